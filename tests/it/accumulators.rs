@@ -597,7 +597,8 @@ fn gradients_of_a_window_are_added_in_the_dtype_of_the_parameters() {
     }
 }
 
-/// The page about Lightning: what an incomplete last window computes, and how to get Lightning's step.
+/// The page about Lightning: what an incomplete last window computes, and how to get Lightning's
+/// step.
 #[test]
 fn the_gradients_of_a_short_last_window_can_be_scaled_as_in_lightning() {
     let step = |builder: TrainerBuilder<Line>| {
@@ -647,7 +648,8 @@ fn statistics_of_batch_norm_are_right_for_every_dtype() {
         let mean = batches.mean(Kind::Double).double_value(&[]);
         let variance = batches.var_dim([1i64].as_slice(), true, false).mean(Kind::Double).double_value(&[]);
         for (name, expected) in [("running_mean", mean), ("running_var", variance)] {
-            // libtorch rounds `1 - momentum` to the dtype, so that the momentum that it shows is off by 1.5 %.
+            // libtorch rounds `1 - momentum` to the dtype, so that the momentum that it shows is
+            // off by 1.5 %.
             let bound = if HALF.contains(&kind) { 2e-2 } else { 1e-5 };
             let error = (found(name) / expected - 1.0).abs();
             assert!(error < bound, "{name} of {kind:?}: {} instead of {expected}", found(name));

@@ -12,8 +12,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
 }
 
-/// Returns the variables of launchers that the trainer reads: the texts in `launcher_variables.rs` that look like
-/// one.
+/// Returns the variables of launchers that the trainer reads: the texts in `launcher_variables.rs`
+/// that look like one.
 fn variables_in_launch() -> Vec<String> {
     let source = read("trainer/src/distributed/launcher_variables.rs");
     let (code, _) = source.split_once("#[cfg(test)]").unwrap();

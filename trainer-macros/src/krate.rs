@@ -66,9 +66,9 @@ impl<'a> Krate<'a> {
 }
 
 /// Returns the name under which the package being compiled depends on `trainer`, or `None` if its
-/// manifest lists no such dependency. In the package `trainer` itself, which is an
-/// `extern crate self as trainer`, and if there is no manifest to read, as under other build systems,
-/// returns this crate's own name.
+/// manifest lists no such dependency. In the package `trainer` itself, which is an `extern crate
+/// self as trainer`, and if there is no manifest to read, as under other build systems, returns
+/// this crate's own name.
 fn dependency() -> Option<String> {
     // In a unit test, the environment describes this package itself.
     if !proc_macro::is_available() {

@@ -246,8 +246,8 @@ fn advice(said: &str) -> &'static str {
 }
 
 /// The batch of an entry point in which a run has created an error. While the error is on its way
-/// out of the run, no other batch begins, so an error with another origin is not the one that a hook
-/// has just received: it is the error of another trainer, or one that the hook has kept.
+/// out of the run, no other batch begins, so an error with another origin is not the one that a
+/// hook has just received: it is the error of another trainer, or one that the hook has kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     entry: u64,

@@ -349,9 +349,9 @@ impl ToTokens for Item {
     }
 }
 
-/// Returns whether a type is from another crate, as far as its tokens show: a built-in type, such as
-/// a slice or a reference, a name of the standard prelude, or a path of the standard library. rustc
-/// rejects an inherent `impl` for such a type.
+/// Returns whether a type is from another crate, as far as its tokens show: a built-in type, such
+/// as a slice or a reference, a name of the standard prelude, or a path of the standard library.
+/// rustc rejects an inherent `impl` for such a type.
 pub(super) fn is_foreign(written: &Type) -> bool {
     const NAMES: [&str; 22] = [
         "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",

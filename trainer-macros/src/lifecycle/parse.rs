@@ -22,7 +22,8 @@
 //! - `payload` is the type of the value that a hook or a task passes when it fires the point.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists nouns, which name what exists at the node and at its children.
-//! - `has`, `in`, `counts` and `computes` can be in any order. `in` and `counts` default to the parent's.
+//! - `has`, `in`, `counts` and `computes` can be in any order. `in` and `counts` default to the
+//!   parent's.
 //! - `computes` marks an operation that computes with the task itself; a custom one always may.
 //! - `exists` is for a singular noun, `exist` for a plural one.
 //! - With `except`, a method is allowed everywhere else, including in custom lifecycles.

@@ -184,8 +184,8 @@ pub(crate) enum Weighed {
     None,
     /// Every batch had weight 0.
     Without,
-    /// A batch had a weight above 0. The batches of a pass in an old checkpoint are not known, so one
-    /// of them may have had a weight.
+    /// A batch had a weight above 0. The batches of a pass in an old checkpoint are not known, so
+    /// one of them may have had a weight.
     #[default]
     With,
 }

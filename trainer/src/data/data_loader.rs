@@ -129,9 +129,9 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Unlike [`Loader::prefetch`], which wraps any loader, sets the depth of this loader's workers:
-    /// limits how many batches all of them together produce ahead of the current batch; each worker
-    /// always produces at least one. Defaults to two per worker. Without
+    /// Unlike [`Loader::prefetch`], which wraps any loader, sets the depth of this loader's
+    /// workers: limits how many batches all of them together produce ahead of the current batch;
+    /// each worker always produces at least one. Defaults to two per worker. Without
     /// [`workers`](DataLoader::workers), the loader starts one worker.
     ///
     /// As with [`Loader::prefetch`], a pass that would produce more than 65,536 batches ahead

@@ -102,8 +102,9 @@ impl Statistic {
 
 /// Measures the momentum of each statistic, after the first batch, with more forward passes of it.
 ///
-/// libtorch computes `(1 - momentum) * running + momentum * of_batch`, and `sum` is the second term.
-/// Half precision rounds the result to 3 or 4 digits, so 16 passes with different values are averaged.
+/// libtorch computes `(1 - momentum) * running + momentum * of_batch`, and `sum` is the second
+/// term. Half precision rounds the result to 3 or 4 digits, so 16 passes with different values are
+/// averaged.
 fn measure_momentum(statistics: &mut [Statistic], mut forward: impl FnMut() -> Result<()>) -> Result<()> {
     let is_half = |statistic: &Statistic| matches!(statistic.live.kind(), Kind::Half | Kind::BFloat16);
     let passes = if statistics.iter().any(is_half) { 16 } else { 1 };

@@ -186,8 +186,8 @@ impl Format {
         format
     }
 
-    /// Whether no other data can begin like a file of this format: at least four bytes are compared,
-    /// and they are not merely text or small numbers.
+    /// Whether no other data can begin like a file of this format: at least four bytes are
+    /// compared, and they are not merely text or small numbers.
     pub(crate) fn is_certain(self) -> bool {
         let is_doubtful = matches!(
             self,
@@ -265,7 +265,8 @@ impl Format {
         }
     }
 
-    /// What to do about a file of this format in most readers; `None` if that depends on the reader.
+    /// What to do about a file of this format in most readers; `None` if that depends on the
+    /// reader.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Empty => "save, copy or download it again",

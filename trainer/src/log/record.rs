@@ -114,8 +114,8 @@ pub(crate) enum RecordPlan {
 }
 
 impl RecordPlan {
-    /// Plans the record that follows the `steps` optimizer steps so far, if there is one after every
-    /// `every` steps. The current batch is planned to end after `planned` steps.
+    /// Plans the record that follows the `steps` optimizer steps so far, if there is one after
+    /// every `every` steps. The current batch is planned to end after `planned` steps.
     #[inline]
     pub(crate) fn new(every: Option<u64>, steps: u64, planned: u64) -> Self {
         match every.map(|every| (steps / every + 1).saturating_mul(every)) {

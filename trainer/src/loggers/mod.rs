@@ -20,9 +20,9 @@
 //! # }
 //! ```
 
-/// Implements a logger whose `rows(&mut self, &Record) -> Result<impl AsRef<[u8]>>` returns what its
-/// `file` grows by for each record. With the name of the file in the run folder, also implements its
-/// constructors.
+/// Implements a logger whose `rows(&mut self, &Record) -> Result<impl AsRef<[u8]>>` returns what
+/// its `file` grows by for each record. With the name of the file in the run folder, also
+/// implements its constructors.
 macro_rules! file_logger {
     ($logger:ident) => {
         impl $logger {

@@ -335,8 +335,8 @@ impl Ssim {
         let line = (distance.square() * -0.5).exp();
         let line = &line / line.sum(options.0);
         let kernel = line.outer(&line).expand([channels, 1, 2 * padding + 1, 2 * padding + 1], false);
-        // Variances are computed of deviations from the mean, so that an offset of the pixels is not
-        // lost in the squares.
+        // Variances are computed of deviations from the mean, so that an offset of the pixels is
+        // not lost in the squares.
         let means = [pred, target].map(|images| images.mean_dim([2i64, 3].as_slice(), true, options.0));
         let centered = [pred - &means[0], target - &means[1]];
         let [x, y] = &centered.map(|images| images.pad([padding; 4], "reflect", None));

@@ -209,7 +209,8 @@ fn read_moments(metric: &impl Metric) -> Result<Vec<Moments>> {
     if moments.is_empty() { Err(metric.no_data()) } else { Ok(moments) }
 }
 
-/// Implements [`Metric`] for a value that is computed from [`MOMENTS`] and averaged over the outputs.
+/// Implements [`Metric`] for a value that is computed from [`MOMENTS`] and averaged over the
+/// outputs.
 macro_rules! of_moments {
     ($metric:ident, $name:literal) => {
         impl Metric for $metric {

@@ -1,5 +1,5 @@
-//! Layers: what runs before and after each call of a hook, each operation, each module and each draw
-//! from a loader.
+//! Layers: what runs before and after each call of a hook, each operation, each module and each
+//! draw from a loader.
 //!
 //! If a trainer has layers, the entries of its dispatch table are replaced by entries that call
 //! them. Otherwise, they add no overhead.
@@ -59,8 +59,8 @@ pub trait Layer: Any + Send {
         Ok(())
     }
 
-    /// Runs after a call for which [`before`](Layer::before) has run, even if the call has failed. It
-    /// also runs while a panic unwinds, which [`std::thread::panicking`] tells.
+    /// Runs after a call for which [`before`](Layer::before) has run, even if the call has failed.
+    /// It also runs while a panic unwinds, which [`std::thread::panicking`] tells.
     ///
     /// # Errors
     ///
@@ -78,7 +78,8 @@ pub struct Call<'a> {
     pub(crate) target: Target,
 }
 
-/// The kind of a call that a [`Layer`] surrounds, and of a span of a [`Profile`](crate::profile::Profile).
+/// The kind of a call that a [`Layer`] surrounds, and of a span of a
+/// [`Profile`](crate::profile::Profile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpanKind {

@@ -477,7 +477,7 @@ impl Run {
         }
     }
 
-    /// Whether an error on its way out of this run has the location at which it occurred.
+    /// Whether an error that this run returns already names its location.
     pub(crate) fn has_located(&self, error: &Error) -> bool {
         error.origin() == Some(self.dispatch.origin)
     }

@@ -1,4 +1,5 @@
-//! The state of a run that begins anew: at an entry point for good, and in a trial for its duration.
+//! The state of a run that begins anew: at an entry point for good, and in a trial for its
+//! duration.
 
 use std::cell::RefCell;
 

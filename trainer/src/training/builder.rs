@@ -111,7 +111,8 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Optimizers
 ///
-/// A learning-rate schedule is a hook: [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule).
+/// A learning-rate schedule is a hook:
+/// [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule).
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the optimizer of the whole model. If parts of it have their own, use
     /// [`optimizer_of`](TrainerBuilder::optimizer_of).
@@ -211,8 +212,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a [`Layer`], which runs before and after each call of a hook, an operation, a module or a
-    /// loader. A layer that is added later is further inside. Without layers, they cost nothing.
+    /// Adds a [`Layer`], which runs before and after each call of a hook, an operation, a module or
+    /// a loader. A layer that is added later is further inside. Without layers, they cost nothing.
     pub fn layer(mut self, layer: impl Layer) -> Self {
         self.layers.push(Box::new(layer));
         self

@@ -169,8 +169,8 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Device and numbers
 impl<T: Task> TrainerBuilder<T> {
-    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on. Use
-    /// this when the program or its user chooses the device, and otherwise
+    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on.
+    /// Use this when the program or its user chooses the device, and otherwise
     /// [`auto_device`](TrainerBuilder::auto_device).
     pub fn device(mut self, device: Device) -> Self {
         self.settings.device = Some(device);

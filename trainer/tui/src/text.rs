@@ -3,7 +3,8 @@
 use trainer_formats::one_line;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Like [`trainer_formats::fit`], but keeps the end of the text, which distinguishes the paths of hooks.
+/// Like [`trainer_formats::fit`], but keeps the end of the text, which distinguishes the paths of
+/// hooks.
 pub(crate) fn fit_end(text: &str, width: usize) -> String {
     let line = one_line(text);
     if line.width() <= width {

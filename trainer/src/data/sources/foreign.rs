@@ -33,7 +33,7 @@ impl Found {
         matches!(self.format, Format::Text | Format::Json | Format::Html | Format::Xml | Format::Svg)
     }
 
-    /// Whether so many bytes are text that they are nothing else.
+    /// Whether enough text was read that it cannot be raw tokens.
     pub(super) fn is_long_text(&self) -> bool {
         self.is_text() && self.start.len() >= format::TEXT
     }

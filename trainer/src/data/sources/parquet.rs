@@ -60,8 +60,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     /// | any, with nulls | an `Option` |
     ///
     /// Decimal numbers, files that are encrypted or compressed with brotli, and some files of old
-    /// versions of fastparquet and pyarrow, which do not follow the format, are not supported. Write
-    /// such a file again in Python, decrypted and with floating-point numbers:
+    /// versions of fastparquet and pyarrow, which do not follow the format, are not supported.
+    /// Write such a file again in Python, decrypted and with floating-point numbers:
     /// `pyarrow.parquet.write_table(pyarrow.parquet.read_table(…), …)`.
     ///
     /// # Errors

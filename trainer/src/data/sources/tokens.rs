@@ -134,8 +134,8 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, has a header or another format, or has an odd number of
-    /// bytes.
+    /// Returns an error if the file cannot be read, has a header or another format, or has an odd
+    /// number of bytes.
     pub fn u16(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U16)
     }
@@ -144,8 +144,8 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, has a header or another format, or has a number of bytes that
-    /// is not a multiple of 4.
+    /// Returns an error if the file cannot be read, has a header or another format, or has a number
+    /// of bytes that is not a multiple of 4.
     pub fn u32(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U32)
     }

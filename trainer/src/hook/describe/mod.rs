@@ -186,7 +186,8 @@ pub struct HookTable {
     rank: u32,
     /// The number of hooks omitted because they run on rank 0 only; 0 on rank 0.
     left_out: usize,
-    /// The paths of the types with hooks, other than this crate's, that have no value in the trainer.
+    /// The paths of the types with hooks, other than this crate's, that have no value in the
+    /// trainer.
     absent: BTreeSet<&'static str>,
     /// Whether the terminal format shows each built-in hook on a separate line.
     full: bool,
@@ -271,8 +272,8 @@ impl HookTable {
         self.absent.iter().copied().collect()
     }
 
-    /// Describes the hooks of a table, including what each hook was seen to change. `blocks` are the
-    /// types with hooks that are linked into the program.
+    /// Describes the hooks of a table, including what each hook was seen to change. `blocks` are
+    /// the types with hooks that are linked into the program.
     pub(crate) fn of<R>(
         table: &Table<R>,
         seen: &SeenByHook,

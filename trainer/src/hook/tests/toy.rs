@@ -92,7 +92,8 @@ impl Toy {
         is_due
     }
 
-    /// Runs `epochs` epochs, each with two batches of training and one of validation, then `teardown`.
+    /// Runs `epochs` epochs, each with two batches of training and one of validation, then
+    /// `teardown`.
     pub(in crate::hook) fn fit(&mut self, epochs: u64) -> (Result<()>, Vec<Error>, Option<Panic>) {
         let result = self.operate::<on::Fit>(|run| {
             (1..=epochs).try_for_each(|epoch| {

@@ -9,7 +9,8 @@ use crate::optim::ParamGroup;
 use crate::prelude::own::*;
 
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
-/// step uses them: after [`HyperparameterSchedule`](super::super::HyperparameterSchedule) has set them.
+/// step uses them: after [`HyperparameterSchedule`](super::super::HyperparameterSchedule) has set
+/// them.
 ///
 /// Use this when a schedule or a hook changes the learning rate, and you want to see it alongside
 /// the loss.

@@ -23,7 +23,8 @@
 //! Steps are counted from 0. They are optimizer steps, or epochs with
 //! [`by_epoch`](crate::hooks::HyperparameterSchedule::by_epoch). Lengths are [`Amount`]s: a number
 //! of steps, `500`, or a fraction of the run, `0.1`. The length of a schedule defaults to the whole
-//! run. After its end, a schedule keeps its last value, except [`Constant`], whose factor is then 1.
+//! run. After its end, a schedule keeps its last value, except [`Constant`], whose factor is then
+//! 1.
 //!
 //! # Available schedules
 //!

@@ -9,8 +9,8 @@ use crate::hook::describe::in_format;
 use crate::io::terminal::{COLUMNS, of_stdout, print_styled_line};
 use crate::run::Table;
 
-/// Describes the hooks of a table. `seen` has the kinds of values that each hook was seen to change, by
-/// the hook's index.
+/// Describes the hooks of a table. `seen` has the kinds of values that each hook was seen to
+/// change, by the hook's index.
 pub(crate) fn describe(table: &Table, seen: &BTreeMap<usize, Vec<&'static str>>) -> HookTable {
     HookTable::of(table, seen, origins())
 }
