@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::adapters::{Map, Subset, Weighted, split, weighted};
+use super::adapters::{Map, Subset, Weighted, subset, weighted};
 use super::batch_sampler::permutation;
 use super::fingerprint::UNKNOWN_CONTENT;
 use super::rng::RowRng;
@@ -228,7 +228,7 @@ pub trait Dataset: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        split::random_split(self, seed, fractions)
+        subset::random_split(self, seed, fractions)
     }
 
     /// Divides the rows at random into `k` parts of about the same size, for cross-validation.
@@ -254,7 +254,7 @@ pub trait Dataset: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        split::folds(self, k, seed)
+        subset::folds(self, k, seed)
     }
 
     /// Returns a data set whose epochs have `rows` rows, each drawn at random with a probability

@@ -1,8 +1,7 @@
 //! Data sets that change the rows of another data set, or choose among them.
 
 mod map;
-pub(super) mod split;
-mod subset;
+pub(super) mod subset;
 pub(super) mod weighted;
 
 pub use map::Map;
