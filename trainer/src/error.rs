@@ -157,6 +157,11 @@ impl Error {
         }
     }
 
+    /// Whether the run has ended because all batches of a replay have been trained.
+    pub(crate) fn is_end_of_replay(&self) -> bool {
+        matches!(self, Error::Cancelled(error) if error.by == CancelledBy::EndOfReplay)
+    }
+
     /// Whether the operating system failed to do what it was asked with a file, rather than
     /// reporting a path that leads to something else.
     pub(crate) fn is_fault(&self) -> bool {

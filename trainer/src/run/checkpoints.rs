@@ -1,7 +1,7 @@
 //! The part of a run's state that concerns its checkpoints.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,17 @@ pub(crate) struct CheckpointState {
 impl CheckpointState {
     pub(crate) fn new(resume: Option<Resume>) -> Self {
         CheckpointState { resume, ..CheckpointState::default() }
+    }
+
+    /// The folder of the checkpoint that is being written or read.
+    pub(crate) fn active_folder(&self) -> &Path {
+        self.active.as_ref().map_or(Path::new(""), |active| &active.folder)
+    }
+
+    /// Notes that this process has written a checkpoint as rank 0.
+    pub(crate) fn note_written(&mut self, folder: PathBuf, history: u64) {
+        self.journal.written(&folder, history);
+        self.written = Some(folder);
     }
 }
 

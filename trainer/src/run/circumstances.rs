@@ -4,23 +4,22 @@ use std::collections::BTreeMap;
 use std::env::consts::{ARCH, OS};
 use std::path::Path;
 
-use super::Run;
+use tch::Device;
+
 use crate::io::files::read_text;
 use crate::libtorch;
 
-impl Run {
-    /// Returns the circumstances by name.
-    pub(crate) fn circumstances(&self) -> BTreeMap<String, String> {
-        let circumstances = [
-            ("compiler", env!("TRAINER_RUSTC").to_owned()),
-            ("device", format!("{:?}", self.model.device)),
-            ("kernels", libtorch::cpu_capability()),
-            ("libtorch", libtorch::version()),
-            ("processor", processor()),
-            ("threads", tch::get_num_threads().to_string()),
-        ];
-        circumstances.map(|(name, value)| (name.to_owned(), value)).into()
-    }
+/// Returns the circumstances by name, for a task on this device.
+pub(crate) fn circumstances(device: Device) -> BTreeMap<String, String> {
+    let circumstances = [
+        ("compiler", env!("TRAINER_RUSTC").to_owned()),
+        ("device", format!("{device:?}")),
+        ("kernels", libtorch::cpu_capability()),
+        ("libtorch", libtorch::version()),
+        ("processor", processor()),
+        ("threads", tch::get_num_threads().to_string()),
+    ];
+    circumstances.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 /// Returns the name of the processor. Libraries that libtorch uses choose their kernels based on

@@ -84,7 +84,7 @@ impl Run {
         let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
         let phase = self.place.phase;
         self.log.borrow_mut().mark_shared(phase, name);
-        self.warn(format!(
+        self.reports.warn(format!(
             "`{phase}/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
         ));
     }

@@ -3,7 +3,7 @@
 pub(crate) mod cancel;
 pub(crate) mod changes;
 mod checkpoints;
-mod circumstances;
+pub(crate) mod circumstances;
 pub(crate) mod context;
 pub(crate) mod dispatch;
 mod folder;
@@ -14,8 +14,8 @@ mod place;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
-mod rehearsal;
 pub(crate) mod replay;
+pub(crate) mod reports;
 mod requests;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
@@ -37,7 +37,6 @@ use crate::error::{CancelledBy, CancelledError, Error, Location, Origin, Result}
 use crate::hook::frame::HookId;
 use crate::hook::instance::TASK;
 use crate::hook::{definition, frame, instance, table};
-use crate::io::terminal;
 use crate::lifecycle::Fit;
 use crate::log::Log;
 use crate::log::history::History;
@@ -51,6 +50,7 @@ use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::run::layers::Layer;
 use crate::run::replay::Replay;
+use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
 use crate::values::paths::public_path;
@@ -59,7 +59,6 @@ pub(crate) use folder::{FolderState, LiveState, recorded};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
-pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};
@@ -74,17 +73,6 @@ pub(crate) type Table = table::Table<Run>;
 /// hooks and the body. [`Next`](crate::Next) borrows it.
 pub type Rest<'a> = frame::Rest<'a, Run>;
 
-/// A failure that did not end the run.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// Who failed, such as the path of a hook.
-    pub(crate) who: String,
-    /// The number of failures after the first, which was reported when it happened.
-    pub(crate) further: u64,
-    /// The last further failure.
-    pub(crate) last: String,
-}
-
 /// A copy of the state of a run. The run can return to it in the same pass over the training data.
 pub(crate) struct KeptState {
     pub(crate) states: States,
@@ -98,8 +86,7 @@ pub(crate) struct KeptState {
 /// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
 pub struct Run {
     settings: Settings,
-    /// The rank of this process among the processes that train together.
-    rank: u32,
+    reports: Reports,
     ranks: Ranks,
     /// Whether signals cancel the run.
     handles_signals: bool,
@@ -120,14 +107,6 @@ pub struct Run {
     history: History,
     /// The record for which `after_record` is firing.
     record: Option<Record>,
-    /// The warnings for the summary of the current entry point or, between entry points, of the
-    /// next one.
-    warnings: RefCell<Vec<String>>,
-    /// What has failed in the current entry point without ending it.
-    failures: RefCell<Vec<Failed>>,
-    /// For the summary of the current entry point, the names of the logs that lack some of its
-    /// rows.
-    incomplete_logs: RefCell<Vec<String>>,
     folder: FolderState,
     /// The hyperparameters that the program has set.
     hyperparameters: Vec<Given>,
@@ -210,6 +189,24 @@ pub(crate) struct RunHooks {
     pub(crate) switched_off: Vec<(Option<u32>, TypeId)>,
 }
 
+impl RunHooks {
+    /// Returns the hook values of type `H` in the order in which they were added, except values
+    /// that are lent to one of their own methods.
+    pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
+        self.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
+    }
+
+    /// Returns the first of the [`values`](Self::values) of type `H`.
+    pub(crate) fn value<H: 'static>(&self) -> Result<&H> {
+        self.values().next().ok_or_else(|| no_such_hook::<H>(self.has_value::<H>()))
+    }
+
+    /// Whether there is a hook value of type `H`, even if it is lent to one of its methods.
+    pub(crate) fn has_value<H: 'static>(&self) -> bool {
+        self.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+}
+
 /// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
@@ -250,6 +247,11 @@ impl Dispatch {
         }
     }
 
+    /// Whether an error that the run returns already names its location.
+    pub(crate) fn has_located(&self, error: &Error) -> bool {
+        error.origin() == Some(self.origin)
+    }
+
     /// Notes that the key `every` of a hook is due.
     #[inline]
     pub(crate) fn mark_due(&self, hook: HookId) {
@@ -278,7 +280,6 @@ macro_rules! value {
 }
 
 value! {
-    rank: rank => u32;
     /// Whether signals cancel the run.
     handles_signals: handles_signals => bool;
     counters: progress.counters => Counters;
@@ -303,6 +304,7 @@ macro_rules! shared {
 
 shared! {
     settings: settings => Settings;
+    reports: reports => Reports;
     /// The hyperparameters that the program has set.
     hyperparameters: hyperparameters => [Given];
     /// The world of the current entry point.
@@ -317,6 +319,12 @@ impl Run {
         &mut self.model.optimizers
     }
 
+    /// The rank of this process among the processes that train together.
+    #[inline]
+    pub(crate) fn rank(&self) -> u32 {
+        self.reports.rank()
+    }
+
     /// Whether this process trains by itself.
     #[inline]
     pub(crate) fn is_solo(&self) -> bool {
@@ -327,7 +335,7 @@ impl Run {
     pub(crate) fn new(new: NewRun) -> Self {
         Run {
             settings: new.settings,
-            rank: new.rank,
+            reports: Reports::new(new.rank),
             ranks: Ranks::begin(World::solo(), new.world),
             handles_signals: false,
             dispatch: Dispatch::begin(new.hooks.table.hooks().len()),
@@ -343,9 +351,6 @@ impl Run {
             log: RefCell::new(new.log),
             history: History::default(),
             record: None,
-            warnings: RefCell::default(),
-            failures: RefCell::default(),
-            incomplete_logs: RefCell::default(),
             folder: new.folder,
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
@@ -396,38 +401,17 @@ impl Run {
         self.tape.borrow()
     }
 
-    pub(crate) fn warnings(&self) -> Ref<'_, Vec<String>> {
-        self.warnings.borrow()
-    }
-
-    /// Takes the warnings for the summary of an entry point.
-    pub(crate) fn take_warnings(&mut self) -> Vec<String> {
-        self.warnings.take()
-    }
-
-    /// Takes the names of the logs that lack rows.
-    pub(crate) fn take_incomplete_logs(&mut self) -> Vec<String> {
-        self.incomplete_logs.take()
+    pub(crate) fn reports_mut(&mut self) -> &mut Reports {
+        &mut self.reports
     }
 
     pub(crate) fn tape_mut(&mut self) -> &mut Option<Box<tape::Recorder>> {
         self.tape.get_mut()
     }
 
-    /// Returns the hook values of type `H` in the order in which they were added, except values
-    /// that are lent to one of their own methods.
-    pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
-        self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
-    }
-
-    /// Returns the first of the [`values`](Run::values) of type `H`.
-    pub(crate) fn value<H: 'static>(&self) -> Result<&H> {
-        self.values().next().ok_or_else(|| no_such_hook::<H>(self.has_value::<H>()))
-    }
-
-    /// Returns the first of the [`values`](Run::values) of type `H` mutably.
+    /// Returns the first of the [`values`](RunHooks::values) of type `H` mutably.
     pub(crate) fn value_mut<H: 'static>(&mut self) -> Result<&mut H> {
-        let known = self.has_value::<H>();
+        let known = self.hooks.has_value::<H>();
         let mut values = self.hooks.instances.iter_mut().enumerate().skip(TASK + 1);
         let first =
             values.find_map(|(slot, instance)| Some((slot, instance.value.as_mut()?.downcast_mut()?)));
@@ -438,48 +422,11 @@ impl Run {
         Ok(value)
     }
 
-    /// Whether there is a hook value of type `H`, even if it is lent to one of its methods.
-    pub(crate) fn has_value<H: 'static>(&self) -> bool {
-        self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
-    }
-
-    /// Adds a warning to the summary of the current entry point or, between entry points, of the
-    /// next one, unless the summary already contains it. The process of rank 0 prints the warning.
-    pub(crate) fn warn(&self, text: String) {
-        let mut warnings = self.warnings.borrow_mut();
-        if !warnings.contains(&text) {
-            self.notice(&format!("warning: {text}"));
-            warnings.push(text);
-        }
-    }
-
-    /// Records that rows are missing from the log with this name.
-    pub(crate) fn note_incomplete(&self, log: String) {
-        let mut incomplete = self.incomplete_logs.borrow_mut();
-        if !incomplete.contains(&log) {
-            incomplete.push(log);
-        }
-    }
-
-    /// Adds a warning about something that only this rank has seen. Unlike [`warn`](Run::warn),
-    /// this prints the warning on any rank.
-    pub(crate) fn warn_on_any_rank(&self, text: String) {
-        if self.rank > 0 {
-            terminal::eprint_line(&format!("warning: rank {}: {text}", self.rank));
-        }
-        self.warn(text);
-    }
-
-    /// Prints a line on standard error in the process of rank 0. Not for warnings.
-    pub(crate) fn notice(&self, text: &str) {
-        if self.rank == 0 {
-            terminal::eprint_line(text);
-        }
-    }
-
-    /// Whether an error that this run returns already names its location.
-    pub(crate) fn has_located(&self, error: &Error) -> bool {
-        error.origin() == Some(self.dispatch.origin)
+    /// Adds a warning for each hook or file that failed more than once in the entry point that
+    /// ends, and calls hooks that have panicked again.
+    pub(crate) fn end_failures(&mut self) {
+        self.reports.end_failures();
+        self.hooks.switched_off.clear();
     }
 
     /// Returns what has requested in this process that the run be cancelled: the token or a signal.

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::rehearsal::Rehearsal;
-
 /// The state of a run that repeats a part of a recorded run, or rehearses the first steps of a fit,
 /// and writes nothing.
 #[derive(Debug)]
@@ -13,15 +11,11 @@ pub(crate) struct Replay {
     pub(crate) until: u64,
     /// The checkpoint folder in which the final state is saved, if a fork will start from it.
     pub(crate) fork: Option<PathBuf>,
-    /// In a rehearsal, records the first steps of the fit. The run ends after these steps.
-    pub(crate) rehearsal: Option<Rehearsal>,
-    /// Whether all batches of the replay are trained.
-    pub(crate) has_ended: bool,
 }
 
 impl Replay {
     /// Creates a replay that ends right after this number of batches.
     pub(crate) fn until(batches: u64) -> Self {
-        Replay { until: batches, fork: None, rehearsal: None, has_ended: false }
+        Replay { until: batches, fork: None }
     }
 }

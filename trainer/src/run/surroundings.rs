@@ -39,7 +39,6 @@ impl Run {
         let Run {
             // Of the program, for all entry points.
             settings: _,
-            rank: _,
             ranks: _,
             names: _,
             folder: _,
@@ -54,13 +53,10 @@ impl Run {
             step: _,
             record: _,
             error: _,
-            // For the summary of the current entry point or of the next one.
-            warnings: _,
-            failures: _,
             // New for each entry point.
             requests,
             kept,
-            incomplete_logs,
+            reports,
             // New for each entry point, and replaced in a trial.
             hooks,
             place,
@@ -80,7 +76,7 @@ impl Run {
             *dispatch = Dispatch::begin(hooks.table.hooks().len());
             *history = History::default();
             log.get_mut().clear();
-            incomplete_logs.get_mut().clear();
+            reports.begin();
             checkpoints.requests.get_mut().clear();
             checkpoints.is_requested.set(false);
             fit.is_running = false;

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::libtorch::identity;
 use crate::model::finite::{Content, contents};
 use crate::model::vars::Vars;
+use crate::run::reports::Reports;
 
 /// What is known of the values of the variables.
 #[derive(Debug, Default)]
@@ -79,6 +80,24 @@ impl Model {
         let bad: BTreeSet<&str> = found.map(|(name, _)| name).collect();
         Ok(bad.into_iter().map(str::to_owned).collect())
     }
+
+    /// Warns if values that are about to be written are not finite. `what` says what is written.
+    pub(crate) fn warn_of_not_finite<'v>(
+        &self,
+        reports: &Reports,
+        what: &str,
+        values: impl IntoIterator<Item = (&'v str, &'v Tensor)>,
+    ) -> Result<()> {
+        let names = self.not_finite(values)?;
+        if !names.is_empty() {
+            reports.warn(format!(
+                "{what} has NaN or infinite values in {}: return to an earlier checkpoint; to find the first batch with such values, add \
+                 `.hook(NanGuard::fail().gradients(true).buffers(true))`",
+                listed(&names)
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Run {
@@ -106,23 +125,6 @@ impl Run {
         let live = self.model.vars.iter().map(|var| (var.name.as_str(), &var.tensor));
         let averages = averages.iter().map(|(name, average)| (name.as_str(), average));
         self.model.not_finite(live.chain(averages))
-    }
-
-    /// Warns if values that are about to be written are not finite. `what` says what is written.
-    pub(crate) fn warn_of_not_finite<'v>(
-        &self,
-        what: &str,
-        values: impl IntoIterator<Item = (&'v str, &'v Tensor)>,
-    ) -> Result<()> {
-        let names = self.model.not_finite(values)?;
-        if !names.is_empty() {
-            self.warn(format!(
-                "{what} has NaN or infinite values in {}: return to an earlier checkpoint; to find the first batch with such values, add \
-                 `.hook(NanGuard::fail().gradients(true).buffers(true))`",
-                listed(&names)
-            ));
-        }
-        Ok(())
     }
 }
 

@@ -84,7 +84,7 @@ impl ActiveEntry {
         })?;
         let running = Running { thread: thread::current().id(), operation: operation.name, seed };
         let warning = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running);
-        warning.into_iter().for_each(|warning| run.warn(warning));
+        warning.into_iter().for_each(|warning| run.reports().warn(warning));
         Ok(ActiveEntry {
             outer,
             outer_world: current::replace(Current::default()),

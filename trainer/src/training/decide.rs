@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::libtorch::Warnings;
 use crate::phase::Phase;
 use crate::run::Requests;
+use crate::run::reports::Reports;
 use crate::run::{Run, cancel};
 
 /// What the loop is about to do.
@@ -78,7 +79,7 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         plan::check_deadline(run);
     }
     live::write_if_due(run);
-    report_warnings(run);
+    report_warnings(run.reports());
     note_checkpoint_request(run);
     agree(run, next)?;
     if is_train {
@@ -111,9 +112,9 @@ pub(super) fn ends_pass(requests: &Requests, fit: &FitState, progress: &LoopStat
 
 /// Reports the warnings of libtorch since the last call.
 #[inline]
-pub(super) fn report_warnings(run: &Run) {
+pub(super) fn report_warnings(reports: &Reports) {
     while let Some(text) = Warnings::next() {
-        run.warn(format!("libtorch: {text}"));
+        reports.warn(format!("libtorch: {text}"));
     }
 }
 
@@ -131,6 +132,6 @@ fn note_checkpoint_request(run: &mut Run) {
 fn accept_checkpoint_request(run: &mut Run) {
     match run.why_no_checkpoint() {
         None => run.checkpoints().is_requested.set(true),
-        Some(why) => run.warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}")),
+        Some(why) => run.reports().warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}")),
     }
 }

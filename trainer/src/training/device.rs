@@ -10,7 +10,7 @@ use trainer_formats::run::Process;
 use crate::distributed::Launch;
 use crate::error::{Error, Result};
 use crate::libtorch::cuda::{self, CudaSupport};
-use crate::run::Run;
+use crate::run::reports::Reports;
 
 /// Returns the first available of CUDA, MPS and CPU. If there are several CUDA devices, returns the
 /// one for this process's rank on the host.
@@ -49,14 +49,14 @@ pub(super) fn kind_of(device: &str) -> &str {
 
 /// Prints, once per process, why a run is on the CPU although libtorch was built for CUDA. Without
 /// this line, the unused GPU might go unnoticed for hours.
-pub(super) fn say_why_on_cpu(run: &Run) {
+pub(super) fn say_why_on_cpu(device: Device, requested: Option<Device>, reports: &Reports) {
     static ONCE: Once = Once::new();
-    if run.device() != Device::Cpu || ONCE.is_completed() {
+    if device != Device::Cpu || ONCE.is_completed() {
         return;
     }
     ONCE.call_once(|| {
-        if let Some(text) = why_on_cpu(&cuda::support(), run.settings().device) {
-            run.notice(&text);
+        if let Some(text) = why_on_cpu(&cuda::support(), requested) {
+            reports.notice(&text);
         }
     });
 }

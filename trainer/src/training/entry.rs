@@ -44,7 +44,7 @@ pub(super) fn enter(
     }
     // Before the signal handlers are installed, so that a signal ends a process that waits here.
     ranks::join(run)?;
-    device::say_why_on_cpu(run);
+    device::say_why_on_cpu(run.device(), run.settings().device, run.reports());
     facts::note(run);
     let folder = run_folder::resolve(run);
     let recorded = folder.and_then(|()| resume::recorded_outcome(run, phase));
@@ -66,17 +66,17 @@ pub(super) fn enter(
     let warned = ranks::or_leave(run, Warnings::begin())?;
     *run.place_mut() = Place::begin(operation, phase);
     let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));
-    decide::report_warnings(run);
+    decide::report_warnings(run.reports());
     drop((warned, modes));
     let is_unrecorded = run.tape_mut().as_ref().is_some_and(|tape| !tape.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
-        run.warn(
+        run.reports().warn(
             "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \
              the builder"
                 .to_owned(),
         );
     }
-    let warnings = run.take_warnings();
+    let warnings = run.reports_mut().take_warnings();
     let result = result.map(|summary| Summary { warnings, ..summary });
     if phase == Phase::Predict {
         run.checkpoints_mut().predictions += 1;
@@ -142,8 +142,9 @@ fn run_guarded(
     // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = records::flush_at_exit(run);
     keep_first(&mut panic, late);
+    let is_end_of_replay = result.as_ref().is_err_and(|error| error.is_end_of_replay());
     if let Err(error) = result
-        && !replay::has_ended(run.replay().as_ref())
+        && !is_end_of_replay
     {
         let counters = run.counters();
         // The hooks see the phase and the counters of the moment where the error occurred.
@@ -184,7 +185,7 @@ fn run_guarded(
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = window::discard(run);
     // After the last checkpoint, because a resumed run continues these records.
-    if !replay::has_ended(run.replay().as_ref()) {
+    if !is_end_of_replay {
         let (rest, late) = records::emit_rest(run);
         keep_first(&mut panic, late);
         errors.extend(rest);
@@ -197,7 +198,7 @@ fn run_guarded(
         run.model_mut().note_values();
     }
     errors.extend(dropped.err());
-    run.report_failures();
+    run.end_failures();
     let result = first_of(run, errors);
     if result.is_ok() {
         run.add_row();
@@ -215,9 +216,9 @@ fn run_guarded(
     let history = run.history().clone();
     let stopped = run.requests().reason_cut_short().map(str::to_owned);
     if let Some(reason) = &stopped {
-        run.notice(&format!("stopped early: {reason}"));
+        run.reports().notice(&format!("stopped early: {reason}"));
     }
-    let incomplete_logs = run.take_incomplete_logs();
+    let incomplete_logs = run.reports_mut().take_incomplete_logs();
     Ok(Summary {
         counters: run.counters(),
         metrics: history.last(),

@@ -13,9 +13,9 @@ use crate::run::Hook;
 use crate::run::Instance;
 use crate::run::Run;
 use crate::run::RunHooks;
-use crate::run::settings::SettingKind;
+use crate::run::settings::{SettingKind, Settings};
 use crate::values::facts::{Facts, HookFacts, SettingList};
-use crate::values::hyperparameter::GivenBy;
+use crate::values::hyperparameter::{Given, GivenBy};
 
 /// What the facts of this run are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,9 +50,12 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
 
 /// Returns the settings that a resumed run may change, under the names that a checkpoint uses for
 /// them.
-pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
-    let given = run.hyperparameters().iter().filter(|given| given.by == GivenBy::ChangeableSetting);
-    run.settings().of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
+pub(super) fn changeable(
+    settings: &Settings,
+    hyperparameters: &[Given],
+) -> impl Iterator<Item = (String, String)> {
+    let given = hyperparameters.iter().filter(|given| given.by == GivenBy::ChangeableSetting);
+    settings.of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
 }
 
 fn hook_facts(

@@ -73,9 +73,9 @@ pub(super) fn fit<T: Task>(
     run.fit_mut().data = data.fingerprints;
     let PassLength { known, .. } = agree_on_length(run.world(), train.len())?;
     let steps_per_batch = steps_per_batch::<T>(run.hooks_mut())?;
-    let batches = batches_of_epoch(run, known)?;
+    let batches = batches_of_epoch(run.settings(), known)?;
     run.fit_mut().plan = plan::plan(run.fit(), run.settings(), batches, steps_per_batch, &valid);
-    plan::warn_of_short_fractions(run, batches, &valid);
+    plan::warn_of_short_fractions(run.settings(), run.reports(), batches, &valid);
     operate::<at::fit>(run, resumed, |run| {
         if !resumed || run.fit().position.stage == Stage::SanityCheck {
             sanity_check::<T>(run, &mut valid)?;
@@ -96,7 +96,7 @@ pub(super) fn fit<T: Task>(
             has_trained = true;
         }
         if resumed && !has_trained {
-            run.notice(&plan::nothing_left(run.fit(), run.progress(), run.requests()));
+            run.reports().notice(&plan::nothing_left(run.fit(), run.progress(), run.requests()));
         }
         records::warn_of_unrecorded(run, !resumed);
         if !resumed {
@@ -104,7 +104,7 @@ pub(super) fn fit<T: Task>(
         }
         Ok(())
     })?;
-    replicas::compare(run, Compared::WeightsAndOptimizers, "at the end of the fit")
+    replicas::compare(run.model(), run.ranks(), Compared::WeightsAndOptimizers, "at the end of the fit")
 }
 
 /// Returns the number of optimizer steps that the task takes for a batch.
@@ -211,7 +211,6 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, true)?;
         run.add_row();
     }
-    run.rehearse_start()?;
     while let Some(batch) = pass.next(run, &mut amount_ahead::<T>)? {
         let Counters { optimizer_steps: steps, batches_seen, .. } = run.counters();
         records::plan(run);
@@ -220,11 +219,8 @@ fn train_pass<T: Task>(
         let is_skipped = run.counters().batches_seen == batches_seen;
         run.fit_mut().weighed.add(weight, is_skipped);
         records::emit_if_due(run)?;
-        if run.counters().optimizer_steps > steps {
-            run.rehearse_step()?;
-            if !run.fit().plan.unused.is_empty() {
-                plan::warn_of_unused(run);
-            }
+        if run.counters().optimizer_steps > steps && !run.fit().plan.unused.is_empty() {
+            plan::warn_of_unused(run);
         }
         let due = Stage::ValidatingWithin;
         if is_any_due(run.progress(), valid, due, steps)?
@@ -242,8 +238,8 @@ fn train_pass<T: Task>(
     }
     *run.kept_mut() = None;
     check_weights(run, &pass)?;
-    variables::check(run)?;
-    modules::warn_of_uncalled(run);
+    run.store().map_or(Ok(()), |store| variables::check(run.vars(), store))?;
+    modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
     records::warn_of_unrecorded(run, false);
     records::flush(run)?;
     records::finish_pass(run)?;
@@ -261,8 +257,8 @@ fn check_weights<B: Batch>(run: &Run, pass: &Pass<'_, B>) -> Result<()> {
          masked",
         run.counters().epoch
     );
-    if pass.has_reached_limit(run) {
-        run.warn(text);
+    if pass.has_reached_limit(run.counters().batch_idx) {
+        run.reports().warn(text);
         return Ok(());
     }
     Err(Error::usage(text))

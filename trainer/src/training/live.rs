@@ -13,23 +13,18 @@ use crate::io::files::{Links, in_file, open, read_start, read_text, replace_vola
 use crate::libtorch::cuda;
 use crate::phase::Phase;
 use crate::run::profile::{hook_names, time_of_hook};
-use crate::run::{LiveState, Run};
+use crate::run::{LiveState, Run, Table};
 
 /// The time between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The number of bytes that suffice to recognize a file that this crate wrote.
 const HEAD_BYTES: u64 = 64;
 
-/// Starts describing an entry point. The file is written before the first batch.
-pub(super) fn begin(run: &mut Run, entry: &str) {
-    run.folder_state_mut().live = Some(Box::new(begun(run, entry)));
-}
-
-/// Returns the initial description of an entry point.
-pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
-    let mut live = Live::new(entry, run.phase().name());
-    let moments = run.hooks().table.hooks().iter().map(|hook| hook.definition.moment.path());
-    let names = hook_names(&run.hooks().table);
+/// Returns the initial description of an entry point. The file is written before the first batch.
+pub(crate) fn begun(table: &Table, phase: Phase, entry: &str) -> LiveState {
+    let mut live = Live::new(entry, phase.name());
+    let moments = table.hooks().iter().map(|hook| hook.definition.moment.path());
+    let names = hook_names(table);
     live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();
     let now = Instant::now();
     LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
@@ -83,7 +78,7 @@ fn write(run: &mut Run, has_ended: bool) {
     match written {
         Ok(()) => run.folder_state_mut().live = Some(state),
         // Writing is not retried: a full or slow disk has better uses.
-        Err(error) => run.warn(format!("`trainer watch` cannot follow this entry point: {error}")),
+        Err(error) => run.reports().warn(format!("`trainer watch` cannot follow this entry point: {error}")),
     }
 }
 
@@ -131,7 +126,7 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     }
     let log = run.logs();
     live.logged = log.sources().map(|(name, hook, value)| LiveValue::new(name, hook, value)).collect();
-    live.warnings.clone_from(&run.warnings());
+    live.warnings.clone_from(&run.reports().warnings());
     live.checkpoint = run.checkpoints().written.as_ref().map(|path| path.display().to_string());
     live.takes_checkpoint_requests = run.handles_signals() && run.why_no_checkpoint().is_none();
 }

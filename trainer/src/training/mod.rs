@@ -32,7 +32,6 @@ pub mod prelude;
 mod profile;
 mod ranks;
 mod records;
-mod rehearsal;
 pub(crate) mod replay;
 mod replicas;
 mod resume;

@@ -4,8 +4,9 @@ use crate::error::{Error, Result, suggestion_for_pattern};
 use crate::hook::call::Loop;
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, all_names};
-use crate::run::Hook;
-use crate::run::Run;
+use crate::phase::Phase;
+use crate::run::reports::Reports;
+use crate::run::{Hook, Modules, Run, RunHooks};
 
 /// Reports each pattern that matches no existing module, unless the pattern is optional, and each
 /// hook at all modules if there is no module.
@@ -71,22 +72,20 @@ pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
 
 /// At the end of a pass over data, warns about each pattern that is not optional and matches no
 /// module that was called.
-pub(super) fn warn_of_uncalled(run: &mut Run) {
-    let phase = run.phase();
-    if !run.hooks().table.is_watching(phase) {
+pub(super) fn warn_of_uncalled(phase: Phase, hooks: &RunHooks, modules: &Modules, reports: &Reports) {
+    if !hooks.table.is_watching(phase) {
         return;
     }
-    let mut warnings = Vec::new();
-    for hook in run.hooks().table.module_hooks(phase) {
-        if hook.modules.is_empty() && run.modules().names().next().is_none() {
-            warnings.push(format!(
+    for hook in hooks.table.module_hooks(phase) {
+        if hook.modules.is_empty() && modules.names().next().is_none() {
+            reports.warn(format!(
                 "{} is at all named modules, but the forward pass called none: modules are observed within the operations \
                  `pred` and `loss`, on the thread that runs them",
                 hook.definition.origin.placed()
             ));
         }
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
-            if run.modules().names().any(|name| pattern.matches(name)) {
+            if modules.names().any(|name| pattern.matches(name)) {
                 continue;
             }
             let placed = hook.definition.origin.placed();
@@ -95,8 +94,7 @@ pub(super) fn warn_of_uncalled(run: &mut Run) {
                  observed within the operations `pred` and `loss`, on the thread that runs them",
                 pattern.text
             );
-            warnings.push(warning);
+            reports.warn(warning);
         }
     }
-    warnings.into_iter().for_each(|warning| run.warn(warning));
 }

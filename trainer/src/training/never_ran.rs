@@ -20,11 +20,11 @@ pub(super) fn note_hooks_that_never_ran(run: &Run) {
         let definition = &hook.definition;
         let placed = definition.origin.placed();
         if let Some(missing) = never_entered(run.dispatch(), hook) {
-            run.notice(&format!("{placed} did not run in this fit, because {missing}"));
+            run.reports().notice(&format!("{placed} did not run in this fit, because {missing}"));
         } else if let (Some(every), Some(unit)) = (definition.every, definition.moment.counts)
             && !run.dispatch().was_due(index)
         {
-            run.notice(&format!(
+            run.reports().notice(&format!(
                 "{placed} did not run in this fit, because its `every = {every}` never came due: there were fewer {} at `{}`",
                 unit.name(),
                 definition.moment.path()

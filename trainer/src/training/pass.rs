@@ -69,7 +69,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         loader.share(run.world().share())?;
         let PassLength { known, is_equal } = agree_on_length(run.world(), loader.len())?;
         let phase = run.phase();
-        let limit = limit_in(run, phase, known)?;
+        let limit = limit_in(run.settings(), phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress_mut().counters.batch_idx = start;
         run.progress_mut().batches = batches_of(known, limit);
@@ -133,7 +133,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         run.ranks_mut().random_before_draw = None;
         if batch.is_none() && !self.is_cut && run.ranks().upcoming != Upcoming::None {
             run.ranks_mut().is_borrowed = true;
-            batch = Some(self.copy_of_first(run)?);
+            let copy = self.copy_of_first(run.world().rank());
+            batch = Some(copy.map_err(|error| run.locate(error))?);
         }
         if batch.is_none() {
             self.check_length(run);
@@ -152,8 +153,8 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// Whether the pass has had as many batches as a setting allows.
-    pub(super) fn has_reached_limit(&self, run: &Run) -> bool {
-        self.limit.is_some_and(|limit| run.counters().batch_idx >= limit)
+    pub(super) fn has_reached_limit(&self, done: u64) -> bool {
+        self.limit.is_some_and(|limit| done >= limit)
     }
 
     /// Warns, once for each loader of an entry point, if the number of batches was not the
@@ -183,12 +184,12 @@ impl<'a, B: Batch> Pass<'a, B> {
              `.with_len({done})`), or leave the length out"
         );
         reported.push(of);
-        run.warn(text);
+        run.reports().warn(text);
     }
 
     /// Returns the batch that this rank processes while only other ranks have data.
     #[cold]
-    fn copy_of_first(&self, run: &Run) -> Result<B> {
+    fn copy_of_first(&self, rank: u32) -> Result<B> {
         let why = match &self.stand_in {
             StandIn::Copy(first) => match first.try_clone() {
                 Some(batch) => return Ok(batch),
@@ -197,11 +198,10 @@ impl<'a, B: Batch> Pass<'a, B> {
             StandIn::NoCopy => "its batches cannot be copied: implement `Batch::try_clone` for them",
             StandIn::None => "it has had no batch in this pass: give each rank at least one",
         };
-        Err(run.locate(Error::usage(format!(
-            "rank {} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
-             batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on all ranks",
-            run.world().rank()
-        ))))
+        Err(Error::usage(format!(
+            "rank {rank} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
+             batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on all ranks"
+        )))
     }
 
     /// Draws the next batch in advance, and describes it for the other ranks.
@@ -294,7 +294,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             self.has_ended = true;
         }
         if let Some(notes) = &self.notes {
-            notes.take_warnings().into_iter().for_each(|warning| run.warn_on_any_rank(warning));
+            notes.take_warnings().into_iter().for_each(|warning| run.reports().warn_on_any_rank(warning));
         }
         drawn
     }
@@ -326,12 +326,10 @@ fn is_filled_by_next(fit: &FitState, settings: &Settings, counters: Counters) ->
 
 /// Returns the maximum number of batches of a pass in this phase, if there is one. `known` is the
 /// number of batches that the loader reports.
-fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
-    let limit = run
-        .settings()
-        .limit(phase)
-        .map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
-    let sanity = (phase == Phase::Sanity).then_some(run.settings().sanity_batches);
+fn limit_in(settings: &Settings, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
+    let limit =
+        settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
+    let sanity = (phase == Phase::Sanity).then_some(settings.sanity_batches);
     Ok(limit.transpose()?.into_iter().chain(sanity).min())
 }
 
@@ -341,8 +339,8 @@ fn batches_of(known: Option<u64>, limit: Option<u64>) -> Option<u64> {
 }
 
 /// The number of batches in an epoch of training, if it is known.
-pub(super) fn batches_of_epoch(run: &Run, known: Option<u64>) -> Result<Option<u64>> {
-    Ok(batches_of(known, limit_in(run, Phase::Train, known)?))
+pub(super) fn batches_of_epoch(settings: &Settings, known: Option<u64>) -> Result<Option<u64>> {
+    Ok(batches_of(known, limit_in(settings, Phase::Train, known)?))
 }
 
 fn no_batch() -> Error {

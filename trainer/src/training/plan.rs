@@ -11,6 +11,7 @@ use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Requests;
+use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::run::{Run, StoppedBy, listed};
 use crate::values::every::Every;
@@ -119,23 +120,24 @@ fn unused<B: Batch>(loader: &NamedLoader<'_, B>, why: &str) -> String {
 pub(super) fn warn_of_unused(run: &mut Run) {
     let unused = std::mem::take(&mut run.fit_mut().plan.unused);
     if run.step().steps <= run.fit().plan.steps_per_batch {
-        unused.into_iter().for_each(|text| run.warn(text));
+        unused.into_iter().for_each(|text| run.reports().warn(text));
     }
 }
 
 /// Warns about intervals of validation that are shorter than a batch, unless a setting shortens the
 /// epochs.
 pub(super) fn warn_of_short_fractions<B: Batch>(
-    run: &Run,
+    settings: &Settings,
+    reports: &Reports,
     batches: Option<u64>,
     valid: &[NamedLoader<'_, B>],
 ) {
-    let Some(batches) = batches.filter(|_| run.settings().limit(Phase::Train).is_none()) else { return };
+    let Some(batches) = batches.filter(|_| settings.limit(Phase::Train).is_none()) else { return };
     for loader in valid {
         if let Some(Every::Fraction(fraction)) = loader.every
             && fraction * (batches as f64) < 1.0
         {
-            run.warn(format!(
+            reports.warn(format!(
                 "`Every::Fraction({fraction:?})` is less than one batch of an epoch of {batches}, so the validation runs after each \
                  batch: use a larger fraction, or `Every::Steps(1)`"
             ));
@@ -228,7 +230,7 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
         return Ok(());
     };
     run.fit_mut().plan.has_warned_of_divergence = true;
-    run.warn(text);
+    run.reports().warn(text);
     Ok(())
 }
 

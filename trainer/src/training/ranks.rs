@@ -194,23 +194,23 @@ pub(super) fn leave(run: &mut Run, error: &Error) {
         current::end_entry();
         let recent = world.recent();
         world.leave(&error.to_string());
-        report(run, error, &recent);
+        report(run.rank(), run.folder(), error, &recent);
     }
 }
 
 /// Reports the last collectives of this rank on standard error and in its log, so that the ranks
 /// can be compared.
-fn report(run: &Run, error: &Error, recent: &[String]) {
+fn report(rank: u32, folder: Option<&Path>, error: &Error, recent: &[String]) {
     const SHOWN: usize = 6;
     let list = |lines: &[String]| lines.iter().map(|line| format!("\n  {line}")).collect::<String>();
     if !error.is_cancelled() {
         let last = &recent[recent.len().saturating_sub(SHOWN)..];
-        terminal::eprint_line(&format!("rank {}: its last collectives were:{}", run.rank(), list(last)));
+        terminal::eprint_line(&format!("rank {rank}: its last collectives were:{}", list(last)));
     }
-    if let Some(folder) = run.folder() {
+    if let Some(folder) = folder {
         let text = format!("{}: {error}\nthe last collectives:{}\n", now(), list(recent));
         // The error of the run is more important than an error of its log.
-        let _ = append(&folder.join(LOGS).join(format!("rank-{}.log", run.rank())), &text);
+        let _ = append(&folder.join(LOGS).join(format!("rank-{rank}.log")), &text);
     }
 }
 

@@ -154,7 +154,7 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
     let all = all || run.settings().record_every().is_none();
     for name in run.logs_mut().records.unrecorded_media(all) {
-        run.warn(format!(
+        run.reports().warn(format!(
             "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
              `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"
         ));

@@ -82,7 +82,6 @@ fn check(run: &mut Run) -> Result<()> {
     if batches < replay.until {
         return Ok(());
     }
-    replay.has_ended = true;
     let fork = replay.fork.take();
     if let Some(tape) = run.tape_mut() {
         tape.end();
@@ -92,9 +91,4 @@ fn check(run: &mut Run) -> Result<()> {
         save::save_in(run, folder.join(CheckpointFolder::name(step)), SaveMode::Now)?;
     }
     Err(run.cancelled(CancelledBy::EndOfReplay))
-}
-
-/// Whether the entry point has ended because all batches of a replay have been trained.
-pub(super) fn has_ended(replay: Option<&Replay>) -> bool {
-    replay.as_ref().is_some_and(|replay| replay.has_ended)
 }

@@ -8,7 +8,7 @@ use crate::libtorch;
 use crate::model::vars::Var;
 use crate::model::vars::Vars;
 use crate::optim::Optimizers;
-use crate::run::Run;
+use crate::run::{Model, Ranks};
 use crate::values::float::exact;
 
 /// What is compared.
@@ -24,11 +24,11 @@ pub(super) enum Compared {
 
 /// Returns an error if the states of the ranks differ. `when` says when they were compared. The
 /// states may differ if each rank trains by itself.
-pub(super) fn compare(run: &Run, compared: Compared, when: &str) -> Result<()> {
-    if run.is_solo() || run.ranks().train_separately {
+pub(super) fn compare(model: &Model, ranks: &Ranks, compared: Compared, when: &str) -> Result<()> {
+    if ranks.world.is_solo() || ranks.train_separately {
         Ok(())
     } else {
-        compare_tensors(&tensors(run.vars(), run.optimizers(), compared)?, run.world(), when)
+        compare_tensors(&tensors(&model.vars, &model.optimizers, compared)?, &ranks.world, when)
     }
 }
 

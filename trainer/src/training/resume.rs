@@ -11,6 +11,7 @@ use super::parts::{self, Part};
 use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, is_checkpoint, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::progress::FitState;
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
@@ -25,9 +26,8 @@ use crate::lifecycle::at;
 use crate::log::history::Summary;
 use crate::moments::moment::Moment;
 use crate::phase::Phase;
-use crate::run::CheckpointState;
-use crate::run::Run;
-use crate::run::RunHooks;
+use crate::run::reports::Reports;
+use crate::run::{CheckpointState, Model, Run, RunHooks};
 use crate::values::facts::{Difference, Facts, NOT_SET};
 use crate::values::paths::public_path;
 use tch::Device;
@@ -55,12 +55,14 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
     let Some(resume) = run.checkpoints().resume.clone().filter(|_| run.replay().is_none()) else {
         return Ok(None);
     };
-    let loaded = find(run, &resume, |_| {}).and_then(|folder| {
-        let Some(folder) = folder else { return Ok(None) };
-        let manifest = Manifest::load(&folder)?;
-        let (journal, _) = load_journal(&folder, &manifest)?;
-        Ok(Some((folder, manifest, journal)))
-    });
+    let loaded =
+        find(run.world(), run.settings().inexact, &resume, auto_folder(run.hooks(), run.folder()), |_| {})
+            .and_then(|folder| {
+                let Some(folder) = folder else { return Ok(None) };
+                let manifest = Manifest::load(&folder)?;
+                let (journal, _) = load_journal(&folder, &manifest)?;
+                Ok(Some((folder, manifest, journal)))
+            });
     let (folder, manifest, journal) = match loaded {
         Ok(None) => return Ok(None),
         Ok(Some(loaded)) => loaded,
@@ -80,7 +82,7 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
             run.progress_mut().fits_begun += u64::from(entry == Phase::Train);
             let nth = nth + 1;
             let folder = folder.display();
-            run.notice(&format!(
+            run.reports().notice(&format!(
                 "skipped `{name}` number {nth}: it had already ended when {folder} was written; the run resumes in a later `fit`"
             ));
             Ok(Some(outcome))
@@ -96,11 +98,12 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
 /// Restores the run from a checkpoint, if a resume was requested and a checkpoint exists. Returns
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
-    check_shared(run)?;
+    let own = auto_folder(run.hooks(), run.folder());
+    check_shared(run.world(), own.clone())?;
     let Some(resume) = run.checkpoints().resume.clone() else { return Ok(false) };
     let skipped = RefCell::new(Vec::new());
-    let found = find(run, &resume, |why| skipped.borrow_mut().push(why));
-    skipped.into_inner().into_iter().for_each(|why| run.warn(why));
+    let found = find(run.world(), run.settings().inexact, &resume, own, |why| skipped.borrow_mut().push(why));
+    skipped.into_inner().into_iter().for_each(|why| run.reports().warn(why));
     let Some(folder) = found? else {
         run.checkpoints_mut().resume = None;
         return Ok(false);
@@ -120,18 +123,17 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
 
 /// Returns the folder in which [`Resume::Auto`] looks for a checkpoint: the folder of the first
 /// hook that writes checkpoints.
-fn auto_folder(run: &Run) -> Option<PathBuf> {
-    run.hooks().instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
+fn auto_folder(hooks: &RunHooks, run_folder: Option<&Path>) -> Option<PathBuf> {
+    hooks.instances.iter().find_map(|instance| instance.checkpoints(run_folder))
 }
 
 /// Returns an error if another rank does not see the folder of the `Checkpoint` hook. Each rank
 /// writes its own files into that folder.
-fn check_shared(run: &Run) -> Result<()> {
-    let world = run.world();
+fn check_shared(world: &World, own: Option<PathBuf>) -> Result<()> {
     if world.is_solo() {
         return Ok(());
     }
-    let own = auto_folder(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
+    let own = own.map(|folder| (folder.display().to_string(), lock_identity(&folder)));
     let what = "the comparison of the checkpoint folders";
     // The ranks compare what identifies the lock, because each may have its own path to it.
     let lock = own.as_ref().and_then(|(_, lock)| lock.clone());
@@ -193,10 +195,16 @@ fn agree_on(
 /// finds none. In a folder of checkpoints, this is the newest one from which the run can resume
 /// exactly or, if there is none, the newest one. Passes the reasons why newer ones were skipped to
 /// `report`. Each rank verifies a share of the files.
-fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<PathBuf>> {
+fn find(
+    world: &World,
+    allows_inexact: bool,
+    resume: &Resume,
+    auto: Option<PathBuf>,
+    report: impl Fn(String),
+) -> Result<Option<PathBuf>> {
     let path = match resume {
         Resume::From(path) => Ok(path.clone()),
-        Resume::Auto => auto_folder(run).ok_or_else(|| {
+        Resume::Auto => auto.ok_or_else(|| {
             Error::usage(
                 "`.resume(Resume::Auto)` has no folder to search: add `.hook(Checkpoint::new(\"runs/first\"))`, or \
                      `.run_folder(…)` for `Checkpoint::in_run_folder()`",
@@ -204,12 +212,12 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
         }),
     };
     if let Err(error) = &path {
-        agree_on(run.world(), Err(error), None)?;
+        agree_on(world, Err(error), None)?;
     }
     let path = path?;
     let own = present(&path);
     if is_checkpoint(&own) {
-        agree_on(run.world(), Ok(Some(&own)), None)?;
+        agree_on(world, Ok(Some(&own)), None)?;
         return Ok(Some(own));
     }
     let mut damaged = Vec::new();
@@ -218,15 +226,15 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
     let mut candidates = newest_first(&path).into_iter();
     loop {
         let candidate = candidates.next();
-        let damage = candidate.as_ref().and_then(|folder| verify_share(folder, run.world().share()).err());
-        let damage = agree_on(run.world(), Ok(candidate.as_deref()), damage)?;
+        let damage = candidate.as_ref().and_then(|folder| verify_share(folder, world.share()).err());
+        let damage = agree_on(world, Ok(candidate.as_deref()), damage)?;
         let Some(candidate) = candidate else { break };
         if let Some(damage) = damage {
             skipped.push(format!("skipped a damaged checkpoint: {damage}"));
             damaged.push(damage);
             continue;
         }
-        let why = if run.settings().inexact { Vec::new() } else { Manifest::load(&candidate)?.inexact };
+        let why = if allows_inexact { Vec::new() } else { Manifest::load(&candidate)?.inexact };
         if why.is_empty() {
             skipped.into_iter().for_each(report);
             return Ok(Some(candidate));
@@ -269,7 +277,7 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
 }
 
 fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
-    let folder = run.checkpoints().active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
+    let folder = run.checkpoints().active_folder().to_owned();
     let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
     let mut saved = SavedStates::load(&folder, &manifest)?;
@@ -277,20 +285,24 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let parts = parts::all(run);
 
     // Everything that can be checked is checked before anything changes.
-    let states = parts::select(run, &parts, &mut saved, manifest.size()).map_err(|error| match error {
+    let states =
+        parts::select((run.rank(), run.world()), run.optimizers(), &parts, &mut saved, manifest.size());
+    let states = states.map_err(|error| match error {
         Error::File(_) => error,
         error => in_file(&folder.join(MANIFEST), error),
     })?;
     let saved = saved.added;
     let mut why = why_not_exact(run.device(), run.world(), &manifest, data);
-    if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
+    if let Err(error) =
+        check((run.hooks(), run.fit(), run.model()), &parts, &states, &manifest, &folder, &mut why)
+    {
         // A different width of the network, for example, explains a different shape.
         why.extend(different_facts(run.checkpoints(), &manifest, &why));
         return Err(with_reasons(error, &why));
     }
     why.extend(different_facts(run.checkpoints(), &manifest, &why));
-    refuse_or_report(run, &folder, &why)?;
-    let differences = differences(run, &manifest);
+    refuse_or_report(run.reports(), run.settings().inexact, &folder, &why)?;
+    let differences = differences(facts::changeable(run.settings(), run.hyperparameters()), &manifest);
 
     for part in &parts {
         if let Some(saved) = states.get(&*part.name()) {
@@ -300,7 +312,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     run.checkpoints_mut().journal = journal;
     *run.history_mut() = history;
     report_resumed(run, &folder, &differences);
-    warn_of_versions(run, &manifest.facts);
+    warn_of_versions(run.reports(), run.checkpoints().facts.as_ref(), &manifest.facts);
     run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
     Ok(())
 }
@@ -332,7 +344,7 @@ fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
 ///
 /// Returns an error if the run cannot continue at all.
 fn check(
-    run: &Run,
+    (hooks, fit, model): (&RunHooks, &FitState, &Model),
     parts: &[Box<dyn Part>],
     states: &States,
     manifest: &Manifest,
@@ -347,8 +359,8 @@ fn check(
     }
     for part in parts {
         match states.get(&*part.name()) {
-            Some(saved) => part.check(run, saved, why),
-            None if part.is_left_out(run) => Ok(()),
+            Some(saved) => part.check(fit, model, saved, why),
+            None if part.is_left_out(hooks) => Ok(()),
             None => part.check_absent().map(|reason| why.push(reason)),
         }
         .map_err(|error| in_file_of(&**part, folder, error))?;
@@ -358,10 +370,10 @@ fn check(
 
 /// Returns an error if the resume is not exact. If the program allows an inexact resume, warns
 /// about the reasons instead.
-fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> {
-    if why.is_empty() || run.settings().inexact {
+fn refuse_or_report(reports: &Reports, is_allowed: bool, folder: &Path, why: &[String]) -> Result<()> {
+    if why.is_empty() || is_allowed {
         for reason in why {
-            run.warn(format!("resuming inexactly from {}: {reason}", folder.display()));
+            reports.warn(format!("resuming inexactly from {}: {reason}", folder.display()));
         }
         return Ok(());
     }
@@ -375,7 +387,7 @@ fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> 
 
 /// Describes the settings that differ between the program and the checkpoint but that a resumed run
 /// may change.
-fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
+fn differences(here: impl Iterator<Item = (String, String)>, manifest: &Manifest) -> Vec<String> {
     let differs = |(setting, here): (String, String)| {
         let there = manifest.length.get(&setting).map_or(NOT_SET, String::as_str);
         (there != here).then(|| {
@@ -386,7 +398,7 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
             )
         })
     };
-    facts::changeable(run).filter_map(differs).collect()
+    here.filter_map(differs).collect()
 }
 
 /// Describes the settings, optimizers and hooks that decide the result and that differ between the
@@ -407,14 +419,14 @@ fn different_facts(checkpoints: &CheckpointState, manifest: &Manifest, known: &[
 }
 
 /// Warns if crates with hooks had different versions when the checkpoint was written.
-fn warn_of_versions(run: &mut Run, there: &Facts) {
-    let own = run.checkpoints().facts.clone().unwrap_or_default();
-    for [krate, there, here] in there.versions(&own) {
-        if run.rank() == 0 {
-            run.warn(format!(
-                "the hooks of `{krate}` have version {here}, but the resumed run used version {there}: results may differ"
-            ));
-        }
+fn warn_of_versions(reports: &Reports, here: Option<&Facts>, there: &Facts) {
+    if reports.rank() > 0 {
+        return;
+    }
+    for [krate, there, here] in there.versions(here.unwrap_or(&Facts::default())) {
+        reports.warn(format!(
+            "the hooks of `{krate}` have version {here}, but the resumed run used version {there}: results may differ"
+        ));
     }
 }
 
@@ -432,23 +444,24 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
         None => format!("{} and {}", epochs(step.epoch), batches(step.batch_idx)),
     };
     let steps = count(step.optimizer_steps, "optimizer step", "optimizer steps");
-    run.notice(&format!("resumed from {folder}: after {position}, {steps}"));
+    run.reports().notice(&format!("resumed from {folder}: after {position}, {steps}"));
     for difference in differences {
-        run.notice(&format!("resumed from {folder}: {difference}"));
+        run.reports().notice(&format!("resumed from {folder}: {difference}"));
     }
     for (data, what) in run.fit().data.iter().zip(["training", "validation"]) {
         if data.contains(UNKNOWN_CONTENT) {
-            run.notice(&format!(
+            run.reports().notice(&format!(
                 "resumed from {folder}: the content of the {what} data was not compared, because its loader does not know it: \
                  if it could have changed, identify it with `.with_fingerprint(…)`"
             ));
         }
     }
     if let Some(reason) = run.requests().reason_to_stop() {
-        run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
+        run.reports()
+            .notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
     }
     for hook in unsaved(run.hooks()) {
-        run.notice(&format!(
+        run.reports().notice(&format!(
             "resumed from {folder}: the fields of `{hook}` start with the values of the program: if they matter, write \
              `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks"
         ));

@@ -5,6 +5,7 @@ use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::log::record::RecordPlan;
+use crate::run::tape::{self, Recorder};
 use crate::run::{KeptState, Run};
 
 /// Carries out the requests of hooks: first to return to the kept state, then to keep the current
@@ -24,7 +25,7 @@ fn keep(run: &mut Run) -> Result<()> {
     // A record that is in flight belongs to the state that is kept, as in a checkpoint.
     records::flush(run)?;
     let mut kept = parts::all(run);
-    kept.retain(|part| part.rolls_back(run));
+    kept.retain(|part| part.rolls_back(run.hooks()));
     let mut states = parts::save(run, &kept)?;
     states.values_mut().try_for_each(Saved::own_its_memory)?;
     *run.kept_mut() = Some(KeptState {
@@ -58,7 +59,7 @@ fn roll_back(run: &mut Run) -> Result<()> {
     }
     run.history_mut().truncate(kept.rows);
     run.checkpoints_mut().journal.rewind(kept.rows)?;
-    run.resume_tape()?;
+    tape::with(run, Recorder::resume)?;
     let done = run.counters().batch_idx;
     let skipped = done.saturating_sub(kept.batch_idx);
     let es = if skipped == 1 { "" } else { "es" };
@@ -67,7 +68,7 @@ fn roll_back(run: &mut Run) -> Result<()> {
         kept.batch_idx, kept.epoch
     );
     run.progress_mut().roll_backs.push(text.clone());
-    run.warn(text);
+    run.reports().warn(text);
     *run.kept_mut() = Some(kept);
     Ok(())
 }

@@ -151,7 +151,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     let written = write_run_file(&file, &path);
     run.folder_state_mut().file = Some(file);
     run.folder_state_mut().lock = Some(lock);
-    live::begin(run, entry);
+    let live = live::begun(&run.hooks().table, run.phase(), entry);
+    run.folder_state_mut().live = Some(Box::new(live));
     only_warn(run, "cannot record the start of the run", written);
     Ok(())
 }
@@ -172,7 +173,7 @@ fn load_earlier(run: &Run, folder: &Path) -> Result<Option<RunFile>> {
 /// Warns about an error of `run.json`, which only describes the run.
 fn only_warn(run: &Run, what: &str, result: Result<()>) {
     if let Err(error) = result {
-        run.warn(format!("{what}: {error}; the run continues"));
+        run.reports().warn(format!("{what}: {error}; the run continues"));
     }
 }
 
@@ -247,7 +248,7 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
         }
     }
     drop(log);
-    for warning in run.warnings().iter() {
+    for warning in run.reports().warnings().iter() {
         if file.warnings.len() < MAX_WARNINGS && !file.warnings.contains(warning) {
             file.warnings.push(warning.clone());
         }

@@ -8,19 +8,20 @@ use super::replicas::Compared;
 use super::{facts, ranks, records, replicas};
 use crate::checkpoint::files::{HISTORY, UnfinishedFolder};
 use crate::checkpoint::manifest::{Manifest, SavedBy};
-use crate::checkpoint::progress::Stage;
+use crate::checkpoint::progress::{FitState, Stage};
 use crate::checkpoint::rank::RankState;
 use crate::checkpoint::read::is_exact;
 use crate::checkpoint::states::{Tensors, values_of};
 use crate::checkpoint::unpublished::Unpublished;
 use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
+use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::hook::call::Loop;
 use crate::hook::frame::Ending;
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::run::{BackgroundSave, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
+use crate::run::{BackgroundSave, Model, Ranks, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
@@ -76,7 +77,9 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
         run.ranks_mut().agreed.saves = SavesOfRanks::Requested;
         save_with_ranks(run)
     } else {
-        warn_of_unwritten(run);
+        if run.ranks().has_left && run.rank() > 0 {
+            warn_of_unwritten(run.checkpoints_mut().requests.take(), run.rank());
+        }
         save_all(run)
     };
     if let Err(error) = &saved {
@@ -94,7 +97,7 @@ pub(crate) fn drop_inexact(run: &mut Run) {
         () => return,
     };
     for SaveRequest { folder, .. } in run.checkpoints_mut().requests.take() {
-        run.warn_on_any_rank(format!(
+        run.reports().warn_on_any_rank(format!(
             "{}: this checkpoint is not written, because the run failed {why} after the checkpoint was requested, and a run \
              could not resume exactly from it",
             folder.display()
@@ -103,9 +106,9 @@ pub(crate) fn drop_inexact(run: &mut Run) {
 }
 
 /// Returns the reasons why a run cannot resume exactly from a checkpoint that is written now.
-fn why_inexact(run: &Run, parts: &[Box<dyn Part>]) -> Vec<String> {
-    let mut why: Vec<String> = parts.iter().filter_map(|part| part.why_inexact(run)).collect();
-    if run.ranks().has_left {
+fn why_inexact(ranks: &Ranks, fit: &FitState, model: &Model, parts: &[Box<dyn Part>]) -> Vec<String> {
+    let mut why: Vec<String> = parts.iter().filter_map(|part| part.why_inexact(fit, model)).collect();
+    if ranks.has_left {
         why.push(
             "the checkpoint was written by rank 0 alone, after an error had disconnected the ranks"
                 .to_owned(),
@@ -117,7 +120,7 @@ fn why_inexact(run: &Run, parts: &[Box<dyn Part>]) -> Vec<String> {
 /// Whether the checkpoint to be written is not exact, but would replace one that is. Warns if so.
 /// If several processes train together, every rank must call this.
 fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
-    let why = why_inexact(run, &parts::all(run));
+    let why = why_inexact(run.ranks(), run.fit(), run.model(), &parts::all(run));
     if why.is_empty() {
         return Ok(false);
     }
@@ -128,7 +131,7 @@ fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
         replaces = any > 0.0;
     }
     if replaces {
-        run.warn(format!(
+        run.reports().warn(format!(
             "{}: the checkpoint there is not replaced, because a run can resume exactly from it, and not from the new one: {}",
             folder.display(),
             why.join("; ")
@@ -139,17 +142,13 @@ fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
 
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
 /// warns about each request.
-fn warn_of_unwritten(run: &mut Run) {
-    if !run.ranks().has_left || run.rank() == 0 {
-        return;
-    }
-    for SaveRequest { folder, .. } in run.checkpoints_mut().requests.take() {
+fn warn_of_unwritten(requests: Vec<SaveRequest>, rank: u32) {
+    for SaveRequest { folder, .. } in requests {
         // Only this rank knows of the request, and its summary is lost with the error.
         terminal::eprint_line(&format!(
-            "warning: {}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
+            "warning: {}: rank {rank} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
              the checkpoints that its own hooks request",
-            folder.display(),
-            run.rank()
+            folder.display()
         ));
     }
 }
@@ -197,11 +196,13 @@ fn save(run: &mut Run, mode: SaveMode) -> Result<()> {
                     return Ok(());
                 }
                 let history = snapshot.journal.digest.bytes;
-                let written = snapshot.begin(run)?.write()?;
+                let written = snapshot.begin(run.world(), run.checkpoints().active_folder())?.write()?;
                 run.world().combine([], [], FILES_OF_RANKS)?;
                 written.map_or(Ok(()), Unpublished::publish)?;
-                let folder = run.checkpoints().active.as_ref().map(|active| active.folder.clone());
-                note_written(run, &folder.unwrap_or_default(), history);
+                if run.rank() == 0 {
+                    let folder = run.checkpoints().active_folder().to_owned();
+                    run.checkpoints_mut().note_written(folder, history);
+                }
                 Ok(())
             })
             .map(drop);
@@ -211,7 +212,7 @@ fn save(run: &mut Run, mode: SaveMode) -> Result<()> {
         let mut snapshot = Snapshot::take(run)?;
         snapshot.tensors.own_their_memory()?;
         let history = snapshot.journal.digest.bytes;
-        let save = snapshot.begin(run)?;
+        let save = snapshot.begin(run.world(), run.checkpoints().active_folder())?;
         let thread = spawn(move || match save.write()? {
             Some(alone) if is_alone => alone.publish().map(|()| None),
             written => Ok(written),
@@ -240,14 +241,6 @@ fn joined(thread: Thread) -> Result<Option<Unpublished>> {
     thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))))
 }
 
-/// Records that a checkpoint was published.
-fn note_written(run: &mut Run, folder: &Path, history: u64) {
-    if run.rank() == 0 {
-        run.checkpoints_mut().journal.written(folder, history);
-        run.checkpoints_mut().written = Some(folder.to_owned());
-    }
-}
-
 /// Waits for a background save, if there is one, and fires `after_save_checkpoint`. If several
 /// processes train together, every rank must call this.
 pub(super) fn complete(run: &mut Run) -> Result<()> {
@@ -269,7 +262,9 @@ pub(super) fn complete(run: &mut Run) -> Result<()> {
     if !written.map_err(|error| in_file(&active.folder, error))? {
         return Ok(());
     }
-    note_written(run, &active.folder, history);
+    if run.rank() == 0 {
+        run.checkpoints_mut().note_written(active.folder.clone(), history);
+    }
     run.checkpoints_mut().active = Some(active);
     let result = run.fire::<at::after_save_checkpoint>();
     run.checkpoints_mut().active = None;
@@ -308,7 +303,7 @@ impl Snapshot {
     /// several processes train together, every rank must call this.
     fn take(run: &mut Run) -> Result<Self> {
         let compared = Compared::WeightsAndOptimizers;
-        replicas::compare(run, compared, "before this checkpoint was written")?;
+        replicas::compare(run.model(), run.ranks(), compared, "before this checkpoint was written")?;
         run.update_journal()?;
         let run = &*run;
         // In the new run that continues from the end of a replay, hooks that write start afresh.
@@ -317,18 +312,22 @@ impl Snapshot {
         let states = parts::save(run, &parts)?;
         let weights = states.get(parts::VARIABLES).map(|saved| &saved.tensors);
         let values = weights.into_iter().chain(states.values().map(|saved| &saved.averages)).flatten();
-        run.warn_of_not_finite("a checkpoint", values.map(|(name, value)| (name.as_str(), value)))?;
+        run.model().warn_of_not_finite(
+            run.reports(),
+            "a checkpoint",
+            values.map(|(name, value)| (name.as_str(), value)),
+        )?;
         let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.device()));
         manifest.parts = values_of(&states);
         manifest.averages = part_with_averages(&states)?;
         for part in &parts {
-            if part.is_left_out(run) {
+            if part.is_left_out(run.hooks()) {
                 manifest.left_out.insert(part.name().into_owned());
             }
         }
-        manifest.inexact = why_inexact(run, &parts);
+        manifest.inexact = why_inexact(run.ranks(), run.fit(), run.model(), &parts);
         manifest.facts = run.checkpoints().facts.clone().unwrap_or_default();
-        manifest.length = facts::changeable(run).collect();
+        manifest.length = facts::changeable(run.settings(), run.hyperparameters()).collect();
         let active = run.checkpoints().active.as_ref();
         let saved = active.map(|active| active.added.borrow().shallow_clone()).unwrap_or_default();
         manifest.saved = saved.values.clone();
@@ -340,18 +339,15 @@ impl Snapshot {
 
     /// Creates the folder in which all ranks write the checkpoint. If several processes train
     /// together, every rank must call this.
-    fn begin(self, run: &Run) -> Result<Save> {
+    fn begin(self, world: &World, target: &Path) -> Result<Save> {
         let Snapshot { tensors, mut manifest, journal } = self;
-        let world = run.world();
         let what = "the folder of a checkpoint";
         if world.rank() > 0 {
             let mut all: Vec<(PathBuf, SavedBy)> = world.gather_named(&Default::default(), what)?;
             let (path, saved_by) = all.swap_remove(0);
             return Ok(Save::OfRank { rank: world.rank(), path, saved_by, states: tensors.states });
         }
-        let target =
-            run.checkpoints().active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
-        let folder = UnfinishedFolder::create(&target)?;
+        let folder = UnfinishedFolder::create(target)?;
         if !world.is_solo() {
             let path = absolute(folder.path()).map_err(|error| in_file(folder.path(), error))?;
             let saved_by = SavedBy::now(world.size());
@@ -359,7 +355,7 @@ impl Snapshot {
             manifest.saved_by = Some(saved_by);
         }
         let unpublished = Box::new(Unpublished { folder, manifest });
-        Ok(Save::OfMain { target, tensors, journal, unpublished })
+        Ok(Save::OfMain { target: target.to_owned(), tensors, journal, unpublished })
     }
 }
 

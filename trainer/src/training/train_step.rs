@@ -309,9 +309,6 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         run.step_mut().loss_scale = 1.0;
         run.step_mut().losses += 1;
         run.fire::<at::after_loss>()?;
-        if run.phase() == Phase::Train {
-            run.rehearse_loss(name)?;
-        }
         Ok(run.step().losses)
     }
 

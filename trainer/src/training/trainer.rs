@@ -166,7 +166,7 @@ impl<T: Task> Trainer<T> {
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape();
-        let seen = tape.as_ref().map(|tape| tape.seen(&self.run)).unwrap_or_default();
+        let seen = tape.as_ref().map(|tape| tape.seen(&self.run.hooks().table)).unwrap_or_default();
         describe(&self.run.hooks().table, &seen)
     }
 
@@ -288,7 +288,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the trainer has no hook of type `H`.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        self.run.value()
+        self.run.hooks().value()
     }
 
     /// Mutable access to the first hook of this type.
@@ -302,7 +302,7 @@ impl<T: Task> Trainer<T> {
 
     /// All hooks of this type, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.values()
+        self.run.hooks().values()
     }
 }
 

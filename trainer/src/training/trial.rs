@@ -32,6 +32,7 @@ use crate::run::Instance;
 use crate::run::RunHooks;
 use crate::run::Table;
 use crate::run::cancel::{OnSignal, SignalGuard};
+use crate::run::reports::Reports;
 use crate::run::{Dispatch, Place, Run};
 
 /// Whether the caller of a trial does itself what a hook with this value does.
@@ -74,7 +75,7 @@ fn run_together<R>(
     let table = kept_hooks(run.hooks(), run.rank())?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
     ranks::compare(run, name)?;
-    warn_of_missed(run, name, is_replaced);
+    warn_of_missed(run.hooks(), run.reports(), name, is_replaced);
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings().on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
@@ -101,8 +102,9 @@ fn run_together<R>(
     drop(modes);
     drop(active);
     let received = signals.and_then(|signals| {
-        signals
-            .end(on_signal == OnSignal::Exit, || run.notice(&format!("`{name}` was cancelled by a signal")))
+        signals.end(on_signal == OnSignal::Exit, || {
+            run.reports().notice(&format!("`{name}` was cancelled by a signal"))
+        })
     });
     let result = outcome.unwrap_or_else(|panic| {
         ranks::leave(run, &Error::msg(panic_text(&*panic)));
@@ -186,13 +188,12 @@ fn kept_hooks(hooks: &RunHooks, rank: u32) -> Result<Table> {
 }
 
 /// Warns about the hooks that do not run in a trial, although they may change training.
-fn warn_of_missed(run: &mut Run, name: &str, is_replaced: Replaced) {
-    let hooks = run.hooks().table.hooks().iter();
-    let missed = hooks.filter(|hook| is_missed(run.hooks(), hook, is_replaced));
+fn warn_of_missed(hooks: &RunHooks, reports: &Reports, name: &str, is_replaced: Replaced) {
+    let missed = hooks.table.hooks().iter().filter(|hook| is_missed(hooks, hook, is_replaced));
     let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
     if !paths.is_empty() {
         let listed = paths.into_iter().collect::<Vec<_>>().join(", ");
-        run.warn(format!(
+        reports.warn(format!(
             "`{name}` does not run {listed}: if one of these hooks changes training, the result does not match the `fit`; give each such hook \
              `#[hook(state)]`, or `#[hook(trial)]` if it keeps nothing between steps"
         ));

@@ -2,6 +2,7 @@
 //! fit.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::pass::Pass;
 use super::replicas::Compared;
@@ -11,11 +12,13 @@ use super::{modules, records, replicas};
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader};
+use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
+use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::run::{Amount, Run};
 use crate::values::every::{Every, ends_interval};
@@ -186,7 +189,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     run.set_loader(loader.name.as_ref());
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
-        replicas::compare(run, Compared::Weights, "before this evaluation")?;
+        replicas::compare(run.model(), run.ranks(), Compared::Weights, "before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| records::emit_pass(run));
@@ -209,14 +212,19 @@ pub(super) fn operate<O: AtOperation>(
 }
 
 /// Warns if every batch of the evaluation pass that just ended had weight 0 on all ranks.
-fn warn_of_no_weight(run: &Run, weighed: Weighed) -> Result<()> {
-    let phase = run.phase();
+fn warn_of_no_weight(
+    phase: Phase,
+    loader: Option<&Arc<str>>,
+    world: &World,
+    reports: &Reports,
+    weighed: Weighed,
+) -> Result<()> {
     if matches!(phase, Phase::Valid | Phase::Test)
-        && !run.world().any("the weights of an evaluation", weighed == Weighed::With)?
+        && !world.any("the weights of an evaluation", weighed == Weighed::With)?
         && weighed == Weighed::Without
     {
-        let loader = run.loader().map_or_else(String::new, |name| format!(" of `{name}`"));
-        run.warn(format!(
+        let loader = loader.map_or_else(String::new, |name| format!(" of `{name}`"));
+        reports.warn(format!(
             "every batch of the {} pass{loader} had weight 0, so it has neither a loss nor metrics: check `Task::weight`, and whether \
              every target is masked",
             if phase == Phase::Valid { "validation" } else { "test" }
@@ -261,7 +269,7 @@ pub(super) fn each_batch<B: Batch>(
         weighed.add(run.step().weight, false);
     }
     run.requests_mut().take_end_of_pass(); // the request was for this pass
-    warn_of_no_weight(run, weighed)?;
-    modules::warn_of_uncalled(run);
+    warn_of_no_weight(run.phase(), run.loader(), run.world(), run.reports(), weighed)?;
+    modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
     records::finish_pass(run)
 }

@@ -1,5 +1,7 @@
 //! Variables that were added, replaced or removed after the trainer was built.
 
+use tch::nn;
+
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::model::vars::{Changes, Vars};
@@ -22,9 +24,8 @@ pub(super) fn adopt(run: &mut Run) -> Result<()> {
 
 /// Returns an error if variables were added, replaced or removed since `setup`, because the
 /// optimizers no longer adopt changes.
-pub(super) fn check(run: &Run) -> Result<()> {
-    let Some(store) = run.store() else { return Ok(()) };
-    let Changes { added, replaced, removed } = run.vars().changes(store);
+pub(super) fn check(vars: &Vars, store: &nn::VarStore) -> Result<()> {
+    let Changes { added, replaced, removed } = vars.changes(store);
     let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
         .into_iter()
         .filter(|(names, _)| !names.is_empty())

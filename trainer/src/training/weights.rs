@@ -55,11 +55,15 @@ impl<T: Task> Trainer<T> {
         let vars = self.eval_vars()?;
         let values: Vec<_> = vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
         let what = path.display().to_string();
-        self.run.warn_of_not_finite(&what, values.iter().map(|(name, value)| (name.as_str(), value)))?;
+        self.run.model().warn_of_not_finite(
+            self.run.reports(),
+            &what,
+            values.iter().map(|(name, value)| (name.as_str(), value)),
+        )?;
         weights::save(&values, path)?;
         let is_live = |(own, live): (&Var, &Var)| identity(&own.tensor) == identity(&live.tensor);
         if !vars.iter().zip(self.vars().iter()).all(is_live) {
-            self.run.notice(&format!(
+            self.run.reports().notice(&format!(
                 "{what} has the averaged weights, which evaluation uses; `trainer.task().vars().save(…)` writes the live weights"
             ));
         }
@@ -101,7 +105,7 @@ impl<T: Task> Trainer<T> {
         let loaded = weights::load(self.vars(), &self.run.model().added, path, how)?;
         self.run.model_mut().note_masks()?;
         if loaded.is_averaged {
-            self.run.notice(&format!(
+            self.run.reports().notice(&format!(
                 "loaded the averaged weights of {}; its file `model.safetensors` contains the live weights",
                 path.display()
             ));

@@ -129,7 +129,7 @@ impl Dashboard {
         let thread = thread::Builder::new().name("dashboard".into()).spawn(move || show(screen, &of_thread));
         match thread {
             Ok(thread) => {
-                let live = live::begun(cx.as_run(), phase_entry(cx.phase()));
+                let live = live::begun(&cx.as_run().hooks().table, cx.phase(), phase_entry(cx.phase()));
                 self.shown = Some(Shown { shared, thread, live, due: Instant::now() });
             }
             Err(error) => {

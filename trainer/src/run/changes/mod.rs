@@ -14,8 +14,9 @@ pub(crate) use names::{Kind, Names};
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
 use crate::libtorch::{Aspect, Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
-use crate::run::Instance;
-use crate::run::Run;
+use crate::model::vars::Vars;
+use crate::optim::Optimizers;
+use crate::run::{Instance, Modules, Requests, Run, StepData};
 use crate::values::paths::public_path;
 
 /// Which values are read, and when.
@@ -191,21 +192,21 @@ impl Changes {
     /// hash of the batch is kept. The same applies to the prediction and the loss.
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
-        self.add_variables(run, &mut changed)?;
-        self.add_optimizers(run, &mut changed)?;
-        self.add_step(run, &mut changed)?;
-        self.add_random(run, &mut changed)?;
-        self.add_plain(run, &mut changed);
-        self.add_states(run, &mut changed)?;
+        let Run { model, step, modules, requests, hooks, .. } = run;
+        self.add_variables(&model.vars, &mut changed)?;
+        self.add_optimizers(&model.optimizers, &mut changed)?;
+        self.add_step(step, modules, &mut changed)?;
+        self.add_random(model.device, &mut changed)?;
+        self.add_plain(step, requests, &model.optimizers, &mut changed);
+        self.add_states(&hooks.instances, &mut changed)?;
         Ok(changed)
     }
 
     /// Adds what has changed among the parameters, the buffers, the gradients of both, and the
     /// flags that say which of them are trained.
-    fn add_variables(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
-        if run.model.vars.iter().count() != self.gradients.names.len() {
-            let (parameters, buffers): (Vec<&Var>, Vec<&Var>) =
-                run.model.vars.iter().partition(|var| var.is_parameter);
+    fn add_variables(&mut self, vars: &Vars, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        if vars.iter().count() != self.gradients.names.len() {
+            let (parameters, buffers): (Vec<&Var>, Vec<&Var>) = vars.iter().partition(|var| var.is_parameter);
             self.gradients = Watched::new();
             for (watched, kind, vars) in [
                 (&mut self.parameters, Kind::Parameter, parameters),
@@ -227,7 +228,7 @@ impl Changes {
         self.parameters.find(&self.names, Aspect::Values, trusts, changed)?;
         self.gradients.find(&self.names, Aspect::Gradient, trusts, changed)?;
         self.buffers.find(&self.names, Aspect::Values, trusts_buffers, changed)?;
-        let trained = || run.model.vars.iter().map(|var| (&var.name, u64::from(var.tensor.requires_grad())));
+        let trained = || vars.iter().map(|var| (&var.name, u64::from(var.tensor.requires_grad())));
         if is_new(&mut self.trained, trained().map(|(_, is_trained)| is_trained)) {
             for (name, is_trained) in trained() {
                 self.plain(Kind::IsTrained, &format!("whether `{name}` is trained"), is_trained + 1, changed);
@@ -237,11 +238,11 @@ impl Changes {
     }
 
     /// Adds what has changed in the state of the optimizers.
-    fn add_optimizers(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    fn add_optimizers(&mut self, optimizers: &Optimizers, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if std::mem::take(&mut self.is_stale) || self.is_check() {
             let mut tensors = Vec::new();
             self.optimizers.names.clear();
-            for (part, optimizer, ..) in run.model.optimizers.parts() {
+            for (part, optimizer, ..) in optimizers.parts() {
                 let of = of_part(part);
                 for (name, tensor) in optimizer.state() {
                     let name = format!("`{name}` in the state of the optimizer{of}");
@@ -257,7 +258,7 @@ impl Changes {
 
     /// Adds the batch, the prediction, the loss and the output of the innermost module, if they
     /// changed.
-    fn add_step(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    fn add_step(&mut self, step: &StepData, modules: &Modules, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let trusts = self.trusts();
         let names = &mut self.names;
         let mut add = |watched: &mut Watched, kind: Kind, what: &str, tensors: Vec<Tensor>| -> Result<()> {
@@ -274,8 +275,8 @@ impl Changes {
             watched.list = TensorList::default();
             Ok(())
         };
-        if let Some(data) = &run.step.data
-            && run.step.batch_len.is_some()
+        if let Some(data) = &step.data
+            && step.batch_len.is_some()
         {
             let mut tensors = Vec::new();
             data.visit_batch(&mut |tensor| tensors.push(tensor.shallow_clone()));
@@ -286,13 +287,13 @@ impl Changes {
                 add(&mut self.pred, Kind::Prediction, "the prediction", tensors)?;
             }
         }
-        if let Some(loss) = &run.step.loss {
+        if let Some(loss) = &step.loss {
             add(&mut self.loss, Kind::Loss, "the loss", vec![loss.shallow_clone()])?;
         }
-        if let Some(call) = run.modules.calls.last()
+        if let Some(call) = modules.calls.last()
             && let Some(output) = &call.output
         {
-            let name = format!("the output of `{}`", run.modules.known[call.known as usize].name);
+            let name = format!("the output of `{}`", modules.known[call.known as usize].name);
             let watched = self.outputs.entry(call.known).or_insert_with(Watched::new);
             add(watched, Kind::ModuleOutput, &name, vec![output.shallow_clone()])?;
         }
@@ -300,12 +301,12 @@ impl Changes {
     }
 
     /// Adds the state of libtorch's random number generators, if it has changed.
-    fn add_random(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    fn add_random(&mut self, device: Device, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if self.is_check() {
             return Ok(());
         }
         let mut random = hash_of_random_state(Device::Cpu)?;
-        if let device @ Device::Cuda(_) = run.model.device {
+        if let Device::Cuda(_) = device {
             random = random.rotate_left(17) ^ hash_of_random_state(device)?;
         }
         self.plain(Kind::Random, "the random state", random, changed);
@@ -314,8 +315,13 @@ impl Changes {
 
     /// Adds what has changed among the requests of hooks, the settings of the step and those of the
     /// optimizers.
-    fn add_plain(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) {
-        let Run { step, requests, .. } = run;
+    fn add_plain(
+        &mut self,
+        step: &StepData,
+        requests: &Requests,
+        optimizers: &Optimizers,
+        changed: &mut Vec<(u32, u64)>,
+    ) {
         for (kind, name, is_requested) in [
             (Kind::SkipRequest, "the request to skip the batch", requests.skips_batch()),
             (Kind::EpochRequest, "the request to end the epoch", requests.has_end_of_pass()),
@@ -328,7 +334,7 @@ impl Changes {
             self.plain(Kind::BatchWeight, WEIGHT, step.weight.to_bits() | 1, changed);
         }
         let groups = || {
-            run.model.optimizers.parts().flat_map(|(part, optimizer, ..)| {
+            optimizers.parts().flat_map(|(part, optimizer, ..)| {
                 let groups = optimizer.groups().iter().enumerate();
                 groups.flat_map(move |(nth, group)| {
                     group.settings().map(move |(name, value)| (part, nth, name, value))
@@ -345,15 +351,15 @@ impl Changes {
     }
 
     /// Adds what has changed in the states of hook values. Reads only states that may have changed.
-    fn add_states(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    fn add_states(&mut self, instances: &[Instance], changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let reads_all = std::mem::take(&mut self.looks_at_all) || self.is_check();
         let slots = match reads_all {
-            true => (0..u32::try_from(run.hooks.instances.len()).unwrap_or(u32::MAX)).collect(),
+            true => (0..u32::try_from(instances.len()).unwrap_or(u32::MAX)).collect(),
             false => std::mem::take(&mut self.looks_at),
         };
         self.looks_at.clear();
         for slot in slots {
-            let instance = &run.hooks.instances[slot as usize];
+            let instance = &instances[slot as usize];
             // A value whose hooks all observe shares no state with other hooks.
             let is_left_out = match self.reading {
                 Reading::Observed { by } => instance.observes || by == Some(slot),
@@ -366,7 +372,7 @@ impl Changes {
             };
             // An error is reported when a checkpoint is saved.
             let Ok(saved) = (state.save)(value) else { continue };
-            self.add_state(slot, &name_of_state(run, slot as usize), &saved, changed)?;
+            self.add_state(slot, &name_of_state(instances, slot as usize), &saved, changed)?;
         }
         Ok(())
     }
@@ -419,15 +425,14 @@ fn is_read(instance: &Instance) -> bool {
 }
 
 /// The names of the states that are read.
-pub(crate) fn names_of_states(run: &Run) -> Vec<String> {
-    let read = run.hooks.instances.iter().enumerate().filter(|(_, instance)| is_read(instance));
-    read.map(|(slot, _)| name_of_state(run, slot)).collect()
+pub(crate) fn names_of_states(instances: &[Instance]) -> Vec<String> {
+    let read = instances.iter().enumerate().filter(|(_, instance)| is_read(instance));
+    read.map(|(slot, _)| name_of_state(instances, slot)).collect()
 }
 
 /// Returns the suffix that identifies values in the state of a hook: ``in the state of
 /// `my_crate::Hook` ``, with a number for the second and later hook values of the type.
-fn name_of_state(run: &Run, slot: usize) -> String {
-    let instances = &run.hooks.instances;
+fn name_of_state(instances: &[Instance], slot: usize) -> String {
     let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();
     let number = if nth == 0 { String::new() } else { format!(" #{}", nth + 1) };
     format!("in the state of `{}`{number}", public_path(instances[slot].type_name))

@@ -72,7 +72,7 @@ impl<P> Cx<P> {
     where
         P: HasCheckpoint,
     {
-        self.as_run().checkpoints.active.as_ref().map_or(Path::new(""), |active| active.folder.as_path())
+        self.as_run().checkpoints.active_folder()
     }
 
     /// Adds a value to the checkpoint that is about to be written. For the state of a hook type,

@@ -11,13 +11,13 @@ impl<P> Cx<P> {
     /// Whether this is the main process: the process of rank 0, which logs and saves.
     #[must_use]
     pub fn is_main(&self) -> bool {
-        self.run.rank == 0
+        self.run.rank() == 0
     }
 
     /// The rank of this process among those that train together, from 0.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.as_run().rank
+        self.as_run().rank()
     }
 
     /// The number of processes that train together; 1 if there is only one.

@@ -121,7 +121,7 @@ impl<P> Cx<P> {
     ///
     /// [`Summary::warnings`]: crate::Summary::warnings
     pub fn warn(&self, text: impl Into<String>) {
-        self.as_run().warn(text.into());
+        self.as_run().reports.warn(text.into());
     }
 
     /// Adds a warning like [`warn`](Cx::warn), and records in [`Summary::incomplete_logs`] that
@@ -129,7 +129,7 @@ impl<P> Cx<P> {
     ///
     /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
     pub fn warn_incomplete(&self, log: impl Into<String>, text: impl Into<String>) {
-        self.as_run().note_incomplete(log.into());
-        self.as_run().warn(text.into());
+        self.as_run().reports.note_incomplete(log.into());
+        self.as_run().reports.warn(text.into());
     }
 }

@@ -262,7 +262,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        self.run.value()
+        self.run.hooks.value()
     }
 
     /// Mutable access to another hook of this trainer; see [`hook`](Cx::hook).
@@ -281,6 +281,6 @@ impl<P> Cx<P> {
 
     /// Every hook of type `H` that is not currently running, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.values()
+        self.run.hooks.values()
     }
 }

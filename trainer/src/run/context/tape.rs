@@ -1,16 +1,8 @@
 //! Access to a run for the hook that writes the tape.
 
 use crate::error::Result;
-use crate::run::Run;
 use crate::run::context::Cx;
 use crate::run::tape::{self, Recorder, Tape};
-
-impl Run {
-    /// Continues recording after a resume or a roll-back, beginning with the restored state.
-    pub(crate) fn resume_tape(&self) -> Result<()> {
-        tape::with(self, Recorder::resume)
-    }
-}
 
 impl<P> Cx<P> {
     /// Calls `body` with the recorder, if the trainer has a tape.
@@ -40,7 +32,7 @@ impl<P> Cx<P> {
 
     /// Continues recording after a resume.
     pub(crate) fn resume_tape(&self) -> Result<()> {
-        self.run.resume_tape()
+        tape::with(&self.run, Recorder::resume)
     }
 
     /// Records the state, if a record of it is due or the fit ends.
@@ -50,7 +42,7 @@ impl<P> Cx<P> {
 
     /// Notes that a checkpoint is about to be written.
     pub(crate) fn note_checkpoint(&self) -> Result<()> {
-        tape::with(&self.run, Recorder::saved)
+        tape::with(&self.run, |recorder, run| recorder.saved(run.progress.train_batches))
     }
 
     /// Stops recording the entry point, and warns about hooks that changed the same value although
@@ -58,7 +50,7 @@ impl<P> Cx<P> {
     pub(crate) fn end_tape(&self) {
         let warnings = self.recorder(|recorder| {
             recorder.end();
-            recorder.conflicts(&self.run)
+            recorder.conflicts(&self.run.hooks.table)
         });
         warnings.into_iter().for_each(|warning| self.warn(warning));
     }

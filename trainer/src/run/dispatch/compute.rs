@@ -5,6 +5,7 @@ use crate::checkpoint::Slot;
 use crate::error::{Error, Result};
 use crate::hook::instance::TASK;
 use crate::libtorch::{SingleValue, Statistics, StatisticsGuard, identity};
+use crate::model::vars::Vars;
 use crate::run::{AnyTask, Run, task_is_lent};
 
 /// Calls `compute` with the task and the data of the step. Hooks at the modules of the task observe
@@ -31,7 +32,7 @@ pub(crate) fn computing<T: 'static, R>(
     };
     match guard.end() {
         None => result,
-        Some(single) => Err(of_single_value(run, &single)),
+        Some(single) => Err(of_single_value(&run.model.vars, run.is_solo(), &single)),
     }
 }
 
@@ -67,18 +68,15 @@ fn lent<T: 'static, R>(
 
 /// Returns the error for a batch normalization that has one value per channel.
 #[cold]
-fn of_single_value(run: &Run, SingleValue { running_mean, shape }: &SingleValue) -> Error {
-    let own = run.model.vars.iter().find(|var| identity(&var.tensor) == *running_mean);
+fn of_single_value(vars: &Vars, is_solo: bool, SingleValue { running_mean, shape }: &SingleValue) -> Error {
+    let own = vars.iter().find(|var| identity(&var.tensor) == *running_mean);
     let module = own.and_then(|var| var.name.strip_suffix(".running_mean"));
     let what = module.map_or_else(
         || "a batch normalization".to_owned(),
         |module| format!("the batch normalization `{module}`"),
     );
-    let synchronized = if run.ranks.world.is_solo() {
-        ""
-    } else {
-        ", or use `sync_batch_norm`, which counts the rows of all ranks"
-    };
+    let synchronized =
+        if is_solo { "" } else { ", or use `sync_batch_norm`, which counts the rows of all ranks" };
     Error::usage(format!(
         "{what} has one value per channel in training mode, because its input has the shape {shape:?}: the variance of one value is \
          undefined, and the running variance would become NaN; use larger batches, or leave out an incomplete last batch with \

@@ -3,23 +3,24 @@
 //!
 //! The guard replaces the function of a hook with the key `may_fail`, as the check of observers
 //! does. What else a hook value does in a run, such as saving its state, goes through the same
-//! function, [`Run::tolerate`].
+//! function,
+//! [`Reports::tolerate`](crate::run::reports::Reports::tolerate).
 
 use std::any::TypeId;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 
-use crate::error::{BoxError, Error, Result, discard_panic, panic_text};
+use crate::error::{BoxError, Result, discard_panic};
 use crate::hook::call::{Loop, Panic, not_run};
 use crate::hook::definition::HookResult;
 use crate::hook::frame::Ending;
 use crate::hook::frame::Frame;
 use crate::hook::frame::{HookId, Range};
 use crate::io::terminal;
-use crate::libtorch::GradMode;
 use crate::lifecycle::at;
 use crate::moment::Moment;
-use crate::run::{Failed, Hook, Shim};
-use crate::run::{Rest, Run};
+use crate::run::reports::{caught, ending};
+use crate::run::{Hook, RunHooks, Shim};
+use crate::run::{Place, Rest, Run};
 use crate::values::paths::public_path;
 
 /// If the hook may fail, guards all of its further calls.
@@ -33,98 +34,21 @@ pub(crate) fn guard(hook: &mut Hook) {
     }
 }
 
-/// Calls `body`, and converts a panic to an error. A panic may have left a `tch::no_grad` active,
-/// so the mode before the call is restored.
-fn caught<R>(body: impl FnOnce() -> Result<R, BoxError>) -> Result<R, (BoxError, Option<Panic>)> {
-    let mode = GradMode::current();
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(result) => result.map_err(|error| (error, None)),
-        Err(panic) => {
-            mode.set();
-            Err((panic_text(&*panic).into(), Some(panic)))
-        }
-    }
-}
-
-impl Run {
-    /// Calls code that only observes the run: if it fails or panics, the run continues without its
-    /// result. The first failure of each `who` in an entry point is a warning, and
-    /// [`report_failures`](Run::report_failures) adds how many followed.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error that was marked with [`Error::fatal`], and a cancellation.
-    pub(crate) fn tolerate<R>(
-        &self,
-        who: &str,
-        call: impl FnOnce() -> Result<R, BoxError>,
-    ) -> Result<Option<R>, BoxError> {
-        match caught(call) {
-            Ok(value) => Ok(Some(value)),
-            Err((error, panic)) => {
-                panic.into_iter().for_each(discard_panic);
-                let error = ending(error)?;
-                self.note_failure(who, format!("{who} failed: {error}"), "the run continues");
-                Ok(None)
-            }
-        }
-    }
-
-    /// Reports the first failure of `who` in an entry point, and counts the others.
-    #[cold]
-    fn note_failure(&self, who: &str, text: String, then: &str) {
-        let mut failures = self.failures.borrow_mut();
-        if let Some(known) = failures.iter_mut().find(|known| known.who == who) {
-            known.further += 1;
-            known.last = text;
-            return;
-        }
-        failures.push(Failed { who: who.to_owned(), further: 0, last: String::new() });
-        drop(failures);
-        self.warn_on_any_rank(format!("{text}; {then}"));
-    }
-
-    /// Adds a warning for each hook or file that failed more than once in the entry point that
-    /// ends.
-    pub(crate) fn report_failures(&mut self) {
-        for Failed { further, last, .. } in self.failures.take() {
-            let times = if further == 1 { "once more" } else { "more times" };
-            match further {
-                0 => {}
-                1 => self.warn_on_any_rank(format!("{last}; it failed {times}")),
-                _ => self.warn_on_any_rank(format!("{last}; it failed {further} {times}, this was the last")),
-            }
-        }
-        self.hooks.switched_off.clear();
-    }
-}
-
-/// Returns an error that ends the run even in a hook that may fail as `Err`, and any other error as
-/// `Ok`.
-fn ending(error: BoxError) -> Result<BoxError, BoxError> {
-    match error.downcast::<Error>().map(|error| *error) {
-        Ok(Error::Fatal(error)) => Err(*error),
-        Ok(error) if error.is_cancelled() => Err(error.into()),
-        Ok(error) => Ok(error.into()),
-        Err(other) => Ok(other),
-    }
-}
-
 /// Returns the hook that is being called, and its original function.
-fn current(run: &Run) -> (HookId, Shim) {
-    let id = run.place.hook.expect("dispatch sets the current hook before each call");
-    let call = run.hooks.table.hook(id).unguarded;
+fn current(hooks: &RunHooks, place: Place) -> (HookId, Shim) {
+    let id = place.hook.expect("dispatch sets the current hook before each call");
+    let call = hooks.table.hook(id).unguarded;
     (id, call.expect("a guard takes the place of a hook's function"))
 }
 
 /// Whether a hook is no longer called in this entry point, because its value has panicked. Its
 /// `teardown` is called even then, so that a logger writes what it has.
-fn is_off(run: &Run, id: HookId) -> bool {
-    let off = &run.hooks.switched_off;
+fn is_off(hooks: &RunHooks, id: HookId) -> bool {
+    let off = &hooks.switched_off;
     if off.is_empty() {
         return false;
     }
-    let hook = run.hooks.table.hook(id);
+    let hook = hooks.table.hook(id);
     off.contains(&owner(hook)) && (hook.definition.row)() != at::teardown::index()
 }
 
@@ -134,8 +58,10 @@ fn owner(hook: &Hook) -> (Option<u32>, TypeId) {
 }
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let (id, Shim::Point(call)) = current(run) else { unreachable!("a guard is of the kind of its hook") };
-    if is_off(run, id) {
+    let (id, Shim::Point(call)) = current(&run.hooks, run.place) else {
+        unreachable!("a guard is of the kind of its hook")
+    };
+    if is_off(&run.hooks, id) {
         return Ok(());
     }
     let place = run.place;
@@ -163,8 +89,10 @@ enum Within {
 /// Calls a hook around an operation. The operation runs in any case, and its own errors and panics
 /// are not those of the hook.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let (id, Shim::Around(call)) = current(run) else { unreachable!("a guard is of the kind of its hook") };
-    if is_off(run, id) {
+    let (id, Shim::Around(call)) = current(&run.hooks, run.place) else {
+        unreachable!("a guard is of the kind of its hook")
+    };
+    if is_off(&run.hooks, id) {
         return run.run_next(rest).map_err(Into::into);
     }
     let place = run.place;
@@ -214,7 +142,7 @@ fn failed(run: &mut Run, id: HookId, (error, panic): (BoxError, Option<Panic>)) 
     let who = definition.origin.path.to_string();
     let text = run.blame(id, at, error).to_string();
     if writes {
-        run.note_incomplete(who.clone());
+        run.reports.note_incomplete(who.clone());
     }
     let then = match panic {
         None => "the run continues, and calls the hook again",
@@ -224,11 +152,11 @@ fn failed(run: &mut Run, id: HookId, (error, panic): (BoxError, Option<Panic>)) 
             "the run continues without the hook"
         }
     };
-    run.note_failure(&who, text, then);
+    run.reports.note_failure(&who, text, then);
     Ok(())
 }
 
-impl Drop for crate::run::RunHooks {
+impl Drop for RunHooks {
     /// Drops the values of hooks that may fail, whose destructors must not end the program.
     fn drop(&mut self) {
         for instance in self.instances.iter_mut().filter(|instance| instance.may_fail) {

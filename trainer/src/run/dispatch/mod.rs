@@ -82,7 +82,7 @@ impl Loop for Run {
     }
 
     fn locate(&self, source: Error) -> Error {
-        if self.has_located(&source) {
+        if self.dispatch.has_located(&source) {
             return source;
         }
         let location = self.location(self.place.operation);
@@ -100,7 +100,7 @@ impl Loop for Run {
     #[cold]
     fn hook_failed(&self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         match source.downcast::<Error>() {
-            Ok(error) if self.has_located(&error) => *error,
+            Ok(error) if self.dispatch.has_located(&error) => *error,
             Ok(error) => self.blame(hook, at, error),
             Err(other) => self.blame(hook, at, other),
         }

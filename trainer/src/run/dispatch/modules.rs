@@ -22,8 +22,8 @@ use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, Wat
 use crate::modules::{outputs, summary};
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::Run;
 use crate::run::modules::{Call, Gradient, Known, Modules};
+use crate::run::{Run, Table};
 
 // Set while `WATCHER` identifies a run.
 scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
@@ -31,8 +31,8 @@ scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
 
 /// Returns the `WATCHER` value that identifies this run in its current phase.
-fn watcher_of(run: &Run) -> u64 {
-    let id = run.hooks.table.id() * Phase::ALL.len() as u64 + run.place.phase as u64;
+fn watcher_of(table: &Table, phase: Phase) -> u64 {
+    let id = table.id() * Phase::ALL.len() as u64 + phase as u64;
     if outputs::is_recording() { id | RECORDING } else { id }
 }
 
@@ -41,7 +41,7 @@ fn watcher_of(run: &Run) -> u64 {
 /// The error of a hook cannot end the forward pass, because the forward pass returns a tensor. The
 /// error is returned afterwards, instead of the result.
 pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) -> Result<R> {
-    let _guard = WatchGuard::set(watcher_of(run));
+    let _guard = WatchGuard::set(watcher_of(&run.hooks.table, run.place.phase));
     run.modules.calls.clear();
     run.modules.failed = None;
     let result = RUN.set(run, compute);
@@ -65,28 +65,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Run {
-    /// Returns the index of the module with this name. On the module's first call, selects its
-    /// hooks.
-    #[cold]
-    fn known_module(&mut self, name: &Name) -> u32 {
-        if let Some(&known) = self.modules.by_name.get(&name.text) {
-            return known;
-        }
-        let mut select = |moment| self.hooks.table.of_module(moment, &name.text);
-        let known = Known {
-            name: Arc::clone(&name.text),
-            layer: name.layer,
-            before: select(at::before_module::index()),
-            around: select(at::module::index()),
-            after: select(at::after_module::index()),
-            backward: select(at::after_module_backward::index()),
-        };
-        let index = u32::try_from(self.modules.known.len()).expect("fewer than 2³² names");
-        self.modules.known.push(known);
-        self.modules.by_name.insert(Arc::clone(&name.text), index);
-        index
-    }
-
     /// Runs a module with its hooks. Always returns an output: an error is stored until the end of
     /// the forward pass, which continues without hooks.
     fn call_module(&mut self, known: u32, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
@@ -113,7 +91,7 @@ impl Run {
         let output = output.or(computed);
         let output = output.unwrap_or_else(|| forward(input.get().unwrap_or(xs)));
         if let Some(call) = noted {
-            self.note_gradient(known, call, &output);
+            self.modules.note_gradient(known, call, &output);
         }
         output
     }
@@ -153,13 +131,13 @@ impl Run {
     ) -> Result<()> {
         let input = std::mem::take(&mut self.modules.call_mut().input);
         let given = input.get().unwrap_or(xs);
-        let aliased = noted.and_then(|call| self.note_input_gradient(call, given));
+        let aliased = noted.and_then(|call| self.modules.note_input_gradient(call, given));
         let region = match self.modules.call().is_checkpointed.get() {
             true => CheckpointedRegion::begin()?,
             false => None,
         };
         let output = {
-            let _guard = WatchGuard::set(watcher_of(self));
+            let _guard = WatchGuard::set(watcher_of(&self.hooks.table, self.place.phase));
             let _resumed = RegionPause::interrupt();
             RUN.set(self, || forward(aliased.as_ref().unwrap_or(given)))
         };
@@ -184,48 +162,6 @@ impl Run {
                 self.modules.call_mut().output = Some(output);
                 Ok(())
             }
-        }
-    }
-
-    /// Registers a tensor hook that stores the gradient of an input during the backward pass.
-    /// Returns the tensor to use as the input: its gradient is that of this call alone, even if the
-    /// input is used elsewhere too, for example by a residual connection.
-    fn note_input_gradient(&mut self, call: u64, input: &Tensor) -> Option<Tensor> {
-        if !input.requires_grad() {
-            return None;
-        }
-        let aliased = input.alias();
-        if !aliased.requires_grad() {
-            return None; // gradients are disabled
-        }
-        let gradients = Arc::clone(&self.modules.input_gradients);
-        let noted = aliased.on_grad(move |gradient| {
-            lock(&gradients).insert(call, gradient.shallow_clone());
-        });
-        if let Err(error) = noted {
-            self.modules.failed.get_or_insert(error);
-        }
-        Some(aliased)
-    }
-
-    /// Registers a tensor hook that stores the gradient of an output during the backward pass.
-    fn note_gradient(&mut self, known: u32, call: u64, output: &Tensor) {
-        if !output.requires_grad() {
-            return;
-        }
-        let Modules { gradients, last_output, outputs, .. } = &mut self.modules;
-        if last_output.as_ref().map(identity) != Some(identity(output)) {
-            *last_output = Some(output.shallow_clone());
-            *outputs += 1;
-        }
-        let gradients = Arc::clone(gradients);
-        let output_number = *outputs;
-        let noted = output.on_grad(move |gradient| {
-            let value = gradient.shallow_clone();
-            lock(&gradients).push(Gradient { known, call, output: output_number, value });
-        });
-        if let Err(error) = noted {
-            self.modules.failed.get_or_insert(error);
         }
     }
 
@@ -267,6 +203,72 @@ impl Run {
     }
 }
 
+impl Modules {
+    /// Returns the index of the module with this name. On the module's first call, selects its
+    /// hooks.
+    #[cold]
+    fn known_module(&mut self, table: &mut Table, name: &Name) -> u32 {
+        if let Some(&known) = self.by_name.get(&name.text) {
+            return known;
+        }
+        let mut select = |moment| table.of_module(moment, &name.text);
+        let known = Known {
+            name: Arc::clone(&name.text),
+            layer: name.layer,
+            before: select(at::before_module::index()),
+            around: select(at::module::index()),
+            after: select(at::after_module::index()),
+            backward: select(at::after_module_backward::index()),
+        };
+        let index = u32::try_from(self.known.len()).expect("fewer than 2³² names");
+        self.known.push(known);
+        self.by_name.insert(Arc::clone(&name.text), index);
+        index
+    }
+
+    /// Registers a tensor hook that stores the gradient of an input during the backward pass.
+    /// Returns the tensor to use as the input: its gradient is that of this call alone, even if the
+    /// input is used elsewhere too, for example by a residual connection.
+    fn note_input_gradient(&mut self, call: u64, input: &Tensor) -> Option<Tensor> {
+        if !input.requires_grad() {
+            return None;
+        }
+        let aliased = input.alias();
+        if !aliased.requires_grad() {
+            return None; // gradients are disabled
+        }
+        let gradients = Arc::clone(&self.input_gradients);
+        let noted = aliased.on_grad(move |gradient| {
+            lock(&gradients).insert(call, gradient.shallow_clone());
+        });
+        if let Err(error) = noted {
+            self.failed.get_or_insert(error);
+        }
+        Some(aliased)
+    }
+
+    /// Registers a tensor hook that stores the gradient of an output during the backward pass.
+    fn note_gradient(&mut self, known: u32, call: u64, output: &Tensor) {
+        if !output.requires_grad() {
+            return;
+        }
+        let Modules { gradients, last_output, outputs, .. } = self;
+        if last_output.as_ref().map(identity) != Some(identity(output)) {
+            *last_output = Some(output.shallow_clone());
+            *outputs += 1;
+        }
+        let gradients = Arc::clone(gradients);
+        let output_number = *outputs;
+        let noted = output.on_grad(move |gradient| {
+            let value = gradient.shallow_clone();
+            lock(&gradients).push(Gradient { known, call, output: output_number, value });
+        });
+        if let Err(error) = noted {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
 impl Name {
     /// Runs `forward` as a module with this name, with the hooks before, around and after it.
     ///
@@ -301,7 +303,7 @@ impl Name {
         let mut known = self.seen.get().1;
         if self.seen.get().0 != watcher {
             known = with_run(|run| {
-                let known = run.known_module(self);
+                let known = run.modules.known_module(&mut run.hooks.table, self);
                 let is_hooked = run.modules.known[known as usize].is_hooked(run.place.phase);
                 if is_hooked { known } else { UNHOOKED }
             });

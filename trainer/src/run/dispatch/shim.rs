@@ -15,7 +15,7 @@ use crate::hook::selected::Selected;
 use crate::moment::{AtOperation, AtPoint, Moment};
 use crate::run::context::Cx;
 use crate::run::dispatch::registration::{Definition, Hooks};
-use crate::run::{Rest, Run};
+use crate::run::{Place, Rest, Run};
 
 /// The type of a hook's context: `Cx<AfterStep>`, or an alias of it.
 #[diagnostic::on_unimplemented(
@@ -360,7 +360,7 @@ pub(crate) fn lend<H: 'static>(
         Some(value) => value.downcast_mut::<H>(),
         None => None,
     };
-    let Some(hook) = hook else { return Err(already_borrowed::<H>(loan.run)) };
+    let Some(hook) = hook else { return Err(already_borrowed::<H>(loan.run.place)) };
     let result = method(hook, loan.run);
     loan.give_back();
     std::mem::forget(loan); // only needs to be dropped after a panic
@@ -368,8 +368,8 @@ pub(crate) fn lend<H: 'static>(
 }
 
 #[cold]
-fn already_borrowed<H>(run: &Run) -> BoxError {
-    let is_at_module = std::ptr::eq(run.place.operation, crate::lifecycle::Module::INFO);
+fn already_borrowed<H>(place: Place) -> BoxError {
+    let is_at_module = std::ptr::eq(place.operation, crate::lifecycle::Module::INFO);
     let help = if is_at_module {
         "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
     } else {

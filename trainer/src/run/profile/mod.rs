@@ -19,11 +19,10 @@ use std::time::{Duration, Instant};
 use crate::error::Result;
 use crate::moments::tree;
 use crate::phase::Phase;
-use crate::run::Run;
-use crate::run::Table;
 pub use crate::run::layers::SpanKind;
 use crate::run::layers::{Call, Layer, Target};
 use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorder, Stats, key_of, nanos};
+use crate::run::{Modules, Run, Table};
 
 /// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
 /// time; other formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
@@ -120,23 +119,24 @@ impl Profile {
     /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
         let recorder = run.layer::<Recorder>().filter(|recorder| !recorder.entry.is_empty())?;
-        Some(Profile::build(run, &recorder))
+        Some(Profile::build(&run.hooks.table, &run.modules, &recorder))
     }
 
     /// Returns the profile of the running entry point so far, or `None` if the entry point is not
     /// measured. The profile contains no spans for a trace.
     pub(crate) fn so_far(run: &Run) -> Option<Self> {
-        run.layer::<Recorder>().map(|recorder| Profile::build(run, &recorder.so_far()))
+        run.layer::<Recorder>()
+            .map(|recorder| Profile::build(&run.hooks.table, &run.modules, &recorder.so_far()))
     }
 
-    fn build(run: &Run, recorder: &Recorder) -> Self {
-        let names = hook_names(&run.hooks.table);
+    fn build(table: &Table, modules: &Modules, recorder: &Recorder) -> Self {
+        let names = hook_names(table);
         let mut rows = Vec::new();
         let mut row_of = HashMap::new();
         for (slot, stats) in recorder.stats.iter().enumerate().filter(|(_, stats)| stats.calls > 0) {
             let (key, phase) = key_of(slot);
             row_of.insert(slot, rows.len());
-            rows.push(row(run, recorder, &names, key, phase, *stats));
+            rows.push(row((table, modules), recorder, &names, key, phase, *stats));
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
@@ -207,7 +207,7 @@ pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
 }
 
 fn row(
-    run: &Run,
+    (table, modules): (&Table, &Modules),
     recorder: &Recorder,
     names: &[String],
     key: Key,
@@ -221,11 +221,11 @@ fn row(
         DATA => (SpanKind::Data, "data".to_owned(), None),
         _ if key < hooks => (SpanKind::Operation, tree::moments()[key - KEYS_BEFORE_MOMENTS].path(), None),
         _ if key >= hooks + names.len() => {
-            let module = &run.modules.known[key - hooks - names.len()];
+            let module = &modules.known[key - hooks - names.len()];
             (SpanKind::Module, module.name.to_string(), None)
         }
         _ => {
-            let hook = &run.hooks.table.hooks()[key - hooks].definition;
+            let hook = &table.hooks()[key - hooks].definition;
             around = hook.goes_around();
             (SpanKind::Hook, names[key - hooks].clone(), Some(hook.moment.path()))
         }

@@ -9,8 +9,8 @@ use crate::run::recorder::{Recorder, Report};
 /// Prints or writes the profile of the entry point that has ended, if requested. Does nothing on
 /// ranks other than 0. If the file cannot be written, adds a warning instead of failing the run.
 pub(super) fn report(run: &Run, recorder: &Recorder) {
-    let Some(report) = recorder.settings.report.as_ref().filter(|_| run.rank == 0) else { return };
-    let profile = Profile::build(run, recorder);
+    let Some(report) = recorder.settings.report.as_ref().filter(|_| run.rank() == 0) else { return };
+    let profile = Profile::build(&run.hooks.table, &run.modules, recorder);
     let (path, text) = match report {
         Report::Table => {
             terminal::eprint_line(profile.to_string().trim_end());
@@ -24,7 +24,9 @@ pub(super) fn report(run: &Run, recorder: &Recorder) {
         Ok(file)
     });
     match written {
-        Ok(file) => run.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display())),
-        Err(error) => run.warn(format!("the profile was not written: {error}")),
+        Ok(file) => {
+            run.reports.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display()))
+        }
+        Err(error) => run.reports.warn(format!("the profile was not written: {error}")),
     }
 }

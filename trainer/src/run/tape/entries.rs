@@ -21,8 +21,8 @@ pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<(
     if run.replay.is_some() {
         return record().map_err(Error::from);
     }
-    if run.tolerate("the tape", record)?.is_none() {
-        run.note_incomplete("the tape".to_owned());
+    if run.reports.tolerate("the tape", record)?.is_none() {
+        run.reports.note_incomplete("the tape".to_owned());
         if let Ok(mut tape) = run.tape.try_borrow_mut()
             && let Some(recorder) = &mut *tape
         {

@@ -1,18 +1,21 @@
 //! [`Recorder`]: finds what has changed since it last looked, and encodes the changes as records.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
 
 use super::seen::Seen;
 use super::settings::Tape;
+use crate::checkpoint::progress::LoopState;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
-use crate::run::Run;
 use crate::run::changes::{Changes, Reading, names_of_states};
+use crate::run::circumstances::circumstances;
+use crate::run::{Hook, Modules, Run, Table};
 
 /// Identifies an entry of the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,14 +103,14 @@ impl Recorder {
     pub(crate) fn resume(&mut self, run: &Run) -> Result<()> {
         self.begin(run)?;
         self.values.forget();
-        if self.covers(run) {
+        if self.covers(run.place.phase, &run.progress) {
             self.is_in_range = true;
             let restored = match self.tape.level {
                 Level::Full => self.values.changed(run)?,
                 Level::Steps(_) => Vec::new(),
             };
             self.name_new()?;
-            self.go_to(run)?;
+            self.go_to(run.place.phase, &run.progress, run.loader())?;
             self.write(&Record::Resumed(run.progress.train_batches, restored))?;
         }
         Ok(())
@@ -121,14 +124,14 @@ impl Recorder {
 
     /// Returns a warning for each pair of hooks that changed the same value in this entry point
     /// although nothing orders the two explicitly.
-    pub(crate) fn conflicts(&mut self, run: &Run) -> Vec<String> {
-        self.seen.conflicts(&run.hooks.table, self.values.names())
+    pub(crate) fn conflicts(&mut self, table: &Table) -> Vec<String> {
+        self.seen.conflicts(table, self.values.names())
     }
 
     /// The kinds of values that each hook was seen to change, by the hook's index in the dispatch
     /// table. Hooks that were not recorded are missing.
-    pub(crate) fn seen(&self, run: &Run) -> BTreeMap<usize, Vec<&'static str>> {
-        self.seen.by_hook(&run.hooks.table)
+    pub(crate) fn seen(&self, table: &Table) -> BTreeMap<usize, Vec<&'static str>> {
+        self.seen.by_hook(table)
     }
 
     /// Notes that a hook may change the value in this slot, which belongs to another hook.
@@ -137,9 +140,9 @@ impl Recorder {
     }
 
     /// Notes that a checkpoint of the current state is about to be written.
-    pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
+    pub(crate) fn saved(&mut self, train_batches: u64) -> Result<()> {
         if self.is_on && self.is_in_range {
-            self.write(&Record::Saved(run.progress.train_batches))?;
+            self.write(&Record::Saved(train_batches))?;
         }
         Ok(())
     }
@@ -158,7 +161,7 @@ impl Recorder {
     /// Records the complete state under one entry.
     fn baseline(&mut self, run: &Run, entry: &'static str) -> Result<()> {
         self.values.forget();
-        self.is_in_range = self.covers(run);
+        self.is_in_range = self.covers(run.place.phase, &run.progress);
         self.record(run, Key::Start(entry))
     }
 
@@ -171,7 +174,7 @@ impl Recorder {
             let named = of.settings.iter().map(|(name, value)| (format!("{hook}.{name}"), value.clone()));
             settings.extend(named);
         }
-        let mut circumstances = run.circumstances();
+        let mut circumstances = circumstances(run.model.device);
         circumstances.insert("trainer".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         self.write(&Record::Process(Process {
             rank: (world.rank(), world.size()),
@@ -180,10 +183,11 @@ impl Recorder {
             paranoid: !self.tape.trusts,
             circumstances,
             settings,
-            states: names_of_states(run),
+            states: names_of_states(&run.hooks.instances),
         }))?;
-        for nth in 0..run.hooks.table.hooks().len() {
-            self.entry(run, Key::Hook(nth))?;
+        let hooks = run.hooks.table.hooks();
+        for nth in 0..hooks.len() {
+            self.entry(hooks, &run.modules, Key::Hook(nth))?;
         }
         Ok(())
     }
@@ -194,19 +198,19 @@ impl Recorder {
     }
 
     /// Returns the number of an entry. If the entry is new, records its description.
-    fn entry(&mut self, run: &Run, key: Key) -> Result<u32> {
+    fn entry(&mut self, hooks: &[Hook], modules: &Modules, key: Key) -> Result<u32> {
         if let Some(known) = self.entries.get(&key) {
             return Ok(*known);
         }
         let number = u32::try_from(self.entries.len()).expect("fewer than 2³² hooks and modules");
         self.entries.insert(key, number);
-        self.write(&Record::Entry(describe(run, key)))?;
+        self.write(&Record::Entry(describe(hooks, modules, key)))?;
         Ok(number)
     }
 
     /// Whether the current batch is one of the batches to record.
-    fn covers(&self, run: &Run) -> bool {
-        self.tape.batches.contains(&batches_seen(run))
+    fn covers(&self, phase: Phase, progress: &LoopState) -> bool {
+        self.tape.batches.contains(&batches_seen(phase, progress))
     }
 
     /// Begins an entry. Earlier changes are attributed to whatever ran before this entry.
@@ -215,7 +219,7 @@ impl Recorder {
             return Ok(());
         }
         let follows = match (key, self.last.take()) {
-            (Key::Hook(this), Some(last)) => follows(run, last, this),
+            (Key::Hook(this), Some(last)) => follows(run.hooks.table.hooks(), last, this),
             _ => false,
         };
         if !follows {
@@ -262,7 +266,7 @@ impl Recorder {
         if self.tape.level != Level::Full {
             return Ok(());
         }
-        if !self.covers(run) {
+        if !self.covers(run.place.phase, &run.progress) {
             self.is_in_range = false;
             return Ok(());
         }
@@ -291,7 +295,7 @@ impl Recorder {
     /// In a tape of level `Steps(n)`, records the state after every `n` batches, and at the end.
     pub(crate) fn interval(&mut self, run: &Run, is_end: bool) -> Result<()> {
         let Level::Steps(n) = self.tape.level else { return Ok(()) };
-        if !self.is_on || run.place.phase != Phase::Train || !self.covers(run) {
+        if !self.is_on || run.place.phase != Phase::Train || !self.covers(run.place.phase, &run.progress) {
             return Ok(());
         }
         if !is_end && !run.progress.batch_number.is_multiple_of(n) {
@@ -315,8 +319,8 @@ impl Recorder {
             self.seen.note(&run.hooks.table, hook, &changed, self.values.names());
         }
         self.name_new()?;
-        self.go_to(run)?;
-        let entry = self.entry(run, key)?;
+        self.go_to(run.place.phase, &run.progress, run.loader())?;
+        let entry = self.entry(run.hooks.table.hooks(), &run.modules, key)?;
         self.write(&Record::Changed(entry, changed))
     }
 
@@ -329,18 +333,14 @@ impl Recorder {
     }
 
     /// Writes the position, if it changed.
-    fn go_to(&mut self, run: &Run) -> Result<()> {
+    fn go_to(&mut self, phase: Phase, progress: &LoopState, loader: Option<&Arc<str>>) -> Result<()> {
         let position = Position {
-            fit: run.progress.fits_begun,
-            batches_seen: batches_seen(run),
-            epoch: run.progress.counters.epoch,
-            phase: run.place.phase.to_string(),
-            loader: run.loader().map_or_else(String::new, ToString::to_string),
-            batch: if run.place.phase == Phase::Train {
-                0
-            } else {
-                run.progress.batch_number.saturating_sub(1)
-            },
+            fit: progress.fits_begun,
+            batches_seen: batches_seen(phase, progress),
+            epoch: progress.counters.epoch,
+            phase: phase.to_string(),
+            loader: loader.map_or_else(String::new, ToString::to_string),
+            batch: if phase == Phase::Train { 0 } else { progress.batch_number.saturating_sub(1) },
         };
         if self.position.as_ref() != Some(&position) {
             self.write(&Record::At(position.clone()))?;
@@ -351,24 +351,20 @@ impl Recorder {
 }
 
 /// The number of training batches before the current one.
-fn batches_seen(run: &Run) -> u64 {
-    if run.place.phase == Phase::Train {
-        run.progress.train_batches.saturating_sub(1)
-    } else {
-        run.progress.train_batches
-    }
+fn batches_seen(phase: Phase, progress: &LoopState) -> u64 {
+    if phase == Phase::Train { progress.train_batches.saturating_sub(1) } else { progress.train_batches }
 }
 
 /// Whether the hook `this` is called right after the hook `last`, so that nothing else can have
 /// changed a value.
-fn follows(run: &Run, last: usize, this: usize) -> bool {
-    let row = |hook: usize| (run.hooks.table.hooks()[hook].definition.row)();
-    let is_at_point = !run.hooks.table.hooks()[this].definition.goes_around();
+fn follows(hooks: &[Hook], last: usize, this: usize) -> bool {
+    let row = |hook: usize| (hooks[hook].definition.row)();
+    let is_at_point = !hooks[this].definition.goes_around();
     is_at_point && last < this && row(last) == row(this)
 }
 
 /// Describes an entry.
-fn describe(run: &Run, key: Key) -> Entry {
+fn describe(hooks: &[Hook], modules: &Modules, key: Key) -> Entry {
     let plain = |kind, name: &str| Entry {
         kind,
         name: name.to_owned(),
@@ -382,9 +378,9 @@ fn describe(run: &Run, key: Key) -> Entry {
         Key::Interval => plain(EntryKind::Interval, ""),
         Key::Loader => plain(EntryKind::Loader, ""),
         Key::Operation(row) => plain(EntryKind::Operation, &tree::moments()[row].path()),
-        Key::Module(known) => plain(EntryKind::Module, &run.modules.known[known as usize].name),
+        Key::Module(known) => plain(EntryKind::Module, &modules.known[known as usize].name),
         Key::Hook(nth) => {
-            let definition = &run.hooks.table.hooks()[nth].definition;
+            let definition = &hooks[nth].definition;
             let origin = &definition.origin;
             let moment = definition.moment.path();
             Entry {

@@ -80,7 +80,7 @@ impl<T: Task> Trainer<T> {
             ));
         }
         // A checkpoint that was written right before `batch` can serve as the source too.
-        let source = Source::find(&self.run, path, &(batch..batch + 1))?;
+        let source = Source::find(self.run.reports(), path, &(batch..batch + 1))?;
         let folder = self.is_main().then(|| Lock::acquire(into)).transpose()?;
         if folder.is_some() {
             if load_run_file(into)?.is_some() {

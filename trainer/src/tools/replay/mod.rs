@@ -96,7 +96,7 @@ impl<T: Task> Trainer<T> {
         batches: Range<u64>,
     ) -> Result<Replayed> {
         let path = run.as_ref();
-        let source = Source::find(&self.run, path, &batches)?;
+        let source = Source::find(self.run.reports(), path, &batches)?;
         let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
         let replay = Replay::until(batches.end);
         let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;

@@ -92,7 +92,7 @@ impl<T: Task> Trainer<T> {
             }
             Some(folder) => {
                 let path = Path::new(&folder).join(file_name(self.run.rank()));
-                let source = Source::find(&self.run, &run, &batches)?;
+                let source = Source::find(self.run.reports(), &run, &batches)?;
                 let tape = Tape::full().batches(batches.clone());
                 let replay = Replay::until(batches.end);
                 let (replayed, records) = self.repeat(train, valid, &source, replay, Some(tape))?;

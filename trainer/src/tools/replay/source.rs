@@ -13,7 +13,7 @@ use crate::checkpoint::verify;
 use crate::error::{Error, Result};
 use crate::hooks::IN_RUN_FOLDER;
 use crate::io::files::{in_file, is_file};
-use crate::run::Run;
+use crate::run::reports::Reports;
 
 /// The parts of a recorded run that a replay needs.
 pub(super) struct Source {
@@ -26,7 +26,7 @@ pub(super) struct Source {
 
 impl Source {
     /// Finds the checkpoint and the tape of the recorded run in the folder `path`.
-    pub(super) fn find(run: &Run, path: &Path, batches: &Range<u64>) -> Result<Self> {
+    pub(super) fn find(reports: &Reports, path: &Path, batches: &Range<u64>) -> Result<Self> {
         if batches.is_empty() {
             return Err(Error::usage(format!(
                 "a replay of the training batches {}..{} is empty: expected a range with a batch",
@@ -36,8 +36,8 @@ impl Source {
         if !path.is_dir() {
             return Err(in_file(path, "there is no folder at this path: pass the folder of a run"));
         }
-        let tape = tape(run, path)?;
-        let checkpoint = checkpoint(run, path, batches.start)?;
+        let tape = tape(reports.rank(), path)?;
+        let checkpoint = checkpoint(reports, path, batches.start)?;
         if checkpoint.is_none() && tape.is_none() {
             let why = "this folder has neither a checkpoint from before the first batch of the replay nor a tape: a replay \
                        begins at a checkpoint, or at the start of the run if a tape can confirm that both starts are the same";
@@ -48,7 +48,7 @@ impl Source {
 }
 
 /// Returns the newest undamaged checkpoint of the run from before training batch `start`.
-fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Progress)>> {
+fn checkpoint(reports: &Reports, path: &Path, start: u64) -> Result<Option<(PathBuf, Progress)>> {
     if is_file(&path.join(MANIFEST)) {
         let progress = Progress::load(path).filter(|progress| progress.train_batches <= start);
         let why =
@@ -65,7 +65,7 @@ fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Pro
         };
         match verify(&candidate) {
             Ok(()) => return Ok(Some((candidate, progress))),
-            Err(error) => run.warn(format!("skipped a damaged checkpoint: {error}")),
+            Err(error) => reports.warn(format!("skipped a damaged checkpoint: {error}")),
         }
     }
     Ok(None)
@@ -73,9 +73,9 @@ fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Pro
 
 /// Returns the tape of the run, if it has one. `path` is the folder of the run, its folder of
 /// checkpoints, or a checkpoint in that folder.
-fn tape(run: &Run, path: &Path) -> Result<Option<(PathBuf, Tape)>> {
+fn tape(rank: u32, path: &Path) -> Result<Option<(PathBuf, Tape)>> {
     let is_run = |folder: &&Path| path == *folder || path.starts_with(folder.join(IN_RUN_FOLDER));
-    let tapes = path.ancestors().take(3).filter(is_run).map(|folder| folder.join(file_name(run.rank())));
+    let tapes = path.ancestors().take(3).filter(is_run).map(|folder| folder.join(file_name(rank)));
     let Some(path) = tapes.into_iter().find(|path| is_file(path)) else { return Ok(None) };
     let mut events = TapeReader::open(&path).map_err(Error::new)?;
     let Some(Event::Process(process)) = events.next().transpose().map_err(Error::new)? else {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::file::{Format, is_update_requested, lines_of};
+use super::rehearsal::{Rehearsal, Rehearsed};
 use super::{Change, changes, crates, list_versions, version_changes};
 use crate::data::Loader;
 use crate::error::{Error, Result};
@@ -12,8 +13,9 @@ use crate::io::files::in_file;
 use crate::lifecycle;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::Run;
+use crate::run::circumstances::circumstances;
 use crate::run::replay::Replay;
-use crate::run::{Rehearsal, Rehearsed, Run};
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
 use crate::training::{entry, fit, replay};
@@ -209,13 +211,14 @@ impl<T: Task> Trainer<T> {
             ));
         }
         let crates = crates(&self.describe_hooks());
-        let (start, steps) = rehearse::<T>(&mut self.run, golden.steps, train, valid)?;
+        let Rehearsal { start, recorded: steps, .. } =
+            rehearse::<T>(&mut self.run, golden.steps, train, valid)?;
         if steps.is_empty() {
             return Err(Error::usage(
                 "`check_golden` compares steps, but this fit has taken none: look for a hook that skips them",
             ));
         }
-        let new = Content { circumstances: self.run.circumstances(), crates, start, steps };
+        let new = Content { circumstances: circumstances(self.run.device()), crates, start, steps };
         let Some(known) = known else {
             FORMAT.write(path, &new.text())?;
             return Ok(new.checked(Compared::Written, Vec::new(), Vec::new()));
@@ -223,22 +226,21 @@ impl<T: Task> Trainer<T> {
         let checked = known.compare(&new, golden.tolerance);
         let checked = checked.map_err(|why| Error::usage(format!("{}: {why}", path.display())))?;
         if checked.compared == Compared::Losses || !checked.versions.is_empty() {
-            self.run.notice(&format!("{}: {checked}", path.display()));
+            self.run.reports().notice(&format!("{}: {checked}", path.display()));
         }
         Ok(checked)
     }
 }
 
-/// Trains `steps` optimizer steps without writing anything. Returns the hash of the weights before
-/// the first step, and the results of each step.
+/// Trains `steps` optimizer steps without writing anything.
 fn rehearse<T: Task>(
     run: &mut Run,
     steps: u64,
     train: &mut dyn Loader<T::Batch>,
     valid: Option<&mut dyn Loader<T::Batch>>,
-) -> Result<(String, Vec<Rehearsed>)> {
-    let rehearsal = Some(Rehearsal::new(steps));
-    replay::begin(run, None, Replay { rehearsal, ..Replay::until(u64::MAX) }, None, Vec::new())?;
+) -> Result<Rehearsal> {
+    let (rehearsal, hooks) = Rehearsal::begin(steps);
+    replay::begin(run, None, Replay::until(u64::MAX), None, hooks)?;
     entry::enter(run, Phase::Train, lifecycle::Fit::INFO, |run| {
         if run.rank() > 0 || !run.is_solo() {
             return Err(Error::usage(
@@ -247,8 +249,7 @@ fn rehearse<T: Task>(
         }
         fit::fit::<T>(run, train, valid)
     })?;
-    let rehearsal = run.replay_mut().take().and_then(|replay| replay.rehearsal);
-    Ok(rehearsal.map(Rehearsal::into_recorded).unwrap_or_default())
+    Ok(Rehearsal::end(&rehearsal))
 }
 
 /// The content of a golden.

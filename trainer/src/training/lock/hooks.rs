@@ -93,7 +93,7 @@ impl<T: Task> Trainer<T> {
         let mut changes = locked.changes(&lock);
         if changes.is_empty() {
             for version in &versions {
-                self.run.notice(&format!("{}: the crate {version}", path.display()));
+                self.run.reports().notice(&format!("{}: the crate {version}", path.display()));
             }
             return Ok(versions);
         }

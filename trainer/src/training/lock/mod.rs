@@ -12,6 +12,7 @@
 mod file;
 mod golden;
 mod hooks;
+mod rehearsal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

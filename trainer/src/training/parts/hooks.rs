@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use super::part::{Part, Scope};
 use crate::checkpoint::{Saved, Slot, StateOf};
 use crate::error::{Error, Result};
-use crate::run::Instance;
-use crate::run::Run;
+use crate::run::{Instance, Run, RunHooks};
 use crate::values::paths::public_path;
 
 /// The state of the task or of one hook value.
@@ -51,8 +50,8 @@ impl Part for HookState {
         Scope::Rank
     }
 
-    fn rolls_back(&self, run: &Run) -> bool {
-        run.hooks().instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
+    fn rolls_back(&self, hooks: &RunHooks) -> bool {
+        hooks.instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
@@ -68,15 +67,15 @@ impl Part for HookState {
         let saved = if *may_fail {
             let who = format!("the state of `{}`", public_path(hook));
             // A resume accepts a checkpoint without this state.
-            run.tolerate(&who, || Ok(save()?)).map(Option::unwrap_or_default).map_err(Error::from)
+            run.reports().tolerate(&who, || Ok(save()?)).map(Option::unwrap_or_default).map_err(Error::from)
         } else {
             save()
         };
         saved.map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))
     }
 
-    fn is_left_out(&self, run: &Run) -> bool {
-        run.hooks().instances[self.index].is_left_out()
+    fn is_left_out(&self, hooks: &RunHooks) -> bool {
+        hooks.instances[self.index].is_left_out()
     }
 
     fn check_absent(&self) -> Result<String> {
@@ -97,7 +96,7 @@ impl Part for HookState {
         let load = |value: &mut Slot| (self.state.load)(value, saved);
         let loaded = if may_fail {
             let who = format!("the state of `{hook}`");
-            run.tolerate(&who, || Ok(load(&mut value)?)).map(drop).map_err(Error::from)
+            run.reports().tolerate(&who, || Ok(load(&mut value)?)).map(drop).map_err(Error::from)
         } else {
             load(&mut value)
         };

@@ -11,7 +11,8 @@ use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::STATE;
 use crate::checkpoint::{Saved, States};
 use crate::error::Result;
-use crate::run::{KeptState, Run};
+use crate::optim::Optimizers;
+use crate::run::{KeptState, Run, RunHooks};
 
 /// The kept states of the parts with this scope. States that are equal on all ranks are saved once.
 pub(super) struct Kept(pub(super) Scope);
@@ -37,9 +38,8 @@ impl Kept {
 }
 
 /// The states of the optimizers.
-fn optimizers(run: &Run) -> impl Iterator<Item = OptimizerState> {
-    let scope = Scope::of_model(run);
-    run.optimizers().names().map(move |part| OptimizerState { part: part.to_owned(), scope })
+fn states_of(optimizers: &Optimizers) -> impl Iterator<Item = OptimizerState> {
+    optimizers.names().map(|part| OptimizerState { part: part.to_owned(), scope: Scope::Run })
 }
 
 impl Part for Kept {
@@ -56,7 +56,7 @@ impl Part for Kept {
     }
 
     /// A kept state does not contain another one.
-    fn rolls_back(&self, _run: &Run) -> bool {
+    fn rolls_back(&self, _hooks: &RunHooks) -> bool {
         false
     }
 
@@ -107,18 +107,18 @@ impl Part for Kept {
     }
 
     /// A checkpoint that an earlier version wrote has no kept state.
-    fn is_left_out(&self, _run: &Run) -> bool {
+    fn is_left_out(&self, _hooks: &RunHooks) -> bool {
         true
     }
 
     /// Only the states of optimizers are divided.
-    fn is_divided(&self, run: &Run) -> bool {
-        optimizers(run).any(|part| part.is_divided(run))
+    fn is_divided(&self, optimizers: &Optimizers) -> bool {
+        states_of(optimizers).any(|part| part.is_divided(optimizers))
     }
 
-    fn is_in_share(&self, run: &Run, name: &str) -> bool {
+    fn is_in_share(&self, optimizers: &Optimizers, name: &str) -> bool {
         let name = name.split_once('/').map_or(name, |(_, name)| name);
-        optimizers(run).all(|part| part.is_in_share(run, name))
+        states_of(optimizers).all(|part| part.is_in_share(optimizers, name))
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
@@ -147,10 +147,13 @@ impl Part for Kept {
                 None => drop(states.insert(part, own)),
             }
         }
-        for part in optimizers(run).filter(|part| part.is_divided(run)) {
+        let optimizers = run.optimizers();
+        for part in states_of(optimizers).filter(|part| part.is_divided(optimizers)) {
             if let Some(state) = states.get_mut(&*part.name()) {
                 let tensors = std::mem::take(&mut state.tensors);
-                state.shares.extend(tensors.into_iter().filter(|(name, _)| part.is_in_share(run, name)));
+                state
+                    .shares
+                    .extend(tensors.into_iter().filter(|(name, _)| part.is_in_share(optimizers, name)));
             }
         }
         let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);

@@ -14,7 +14,9 @@ mod tests;
 
 use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{Saved, States};
+use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
+use crate::optim::Optimizers;
 use crate::run::Run;
 use crate::values::paths::public_path;
 use hooks::HookState;
@@ -43,7 +45,7 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box
             parts.push(Box::new(state));
         }
     }
-    let scope = Scope::of_model(run);
+    let scope = Scope::of_model(run.ranks());
     parts.push(Box::new(Variables::new(scope)));
     for part in run.optimizers().names() {
         parts.push(Box::new(OptimizerState { part: part.to_owned(), scope }));
@@ -96,25 +98,26 @@ pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) ->
 /// Returns an error if a file is missing or damaged, if a state has a value that no run can have,
 /// or if the states that a different number of ranks wrote do not fit together.
 pub(crate) fn select(
-    run: &Run,
+    (rank, world): (u32, &World),
+    optimizers: &Optimizers,
     parts: &[Box<dyn Part>],
     saved: &mut SavedStates<'_>,
     written_by: u32,
 ) -> Result<States> {
     let mut states = std::mem::take(&mut saved.main);
     validate(parts, &states)?;
-    if written_by == run.world().size() {
-        select_own(run, parts, saved, &mut states)?;
+    if written_by == world.size() {
+        select_own(world, optimizers, parts, saved, &mut states)?;
         return Ok(states);
     }
     for other in 1..written_by {
         let mut other = saved.take_rank(other)?;
         validate(parts, &other)?;
-        take_shares(run, parts, &mut states, &mut other);
+        take_shares(optimizers, parts, &mut states, &mut other);
         for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
             let name = &*part.name();
             match (states.get_mut(name), other.remove(name)) {
-                (Some(merged), Some(other)) => part.merge(run.rank(), merged, other)?,
+                (Some(merged), Some(other)) => part.merge(rank, merged, other)?,
                 (None, Some(other)) => drop(states.insert(name.to_owned(), other)),
                 (_, None) => {}
             }
@@ -123,7 +126,7 @@ pub(crate) fn select(
     for part in parts {
         let name = &*part.name();
         if let Some(merged) = states.remove(name) {
-            states.insert(name.to_owned(), part.merged(run.rank(), written_by, merged)?);
+            states.insert(name.to_owned(), part.merged(rank, written_by, merged)?);
         }
     }
     Ok(states)
@@ -131,12 +134,12 @@ pub(crate) fn select(
 
 /// Replaces the states of rank 0 with those of this rank, if the same number of ranks resumes.
 fn select_own(
-    run: &Run,
+    world: &World,
+    optimizers: &Optimizers,
     parts: &[Box<dyn Part>],
     saved: &mut SavedStates<'_>,
     states: &mut States,
 ) -> Result<()> {
-    let world = run.world();
     if world.is_solo() {
         return Ok(());
     }
@@ -147,18 +150,19 @@ fn select_own(
     // Whether another rank needs tensors from the share that this rank saved.
     let is_needed_elsewhere = parts.iter().any(|part| {
         let name = &*part.name();
-        let is_elsewhere = |name: &String| !part.is_in_share(run, name);
+        let is_elsewhere = |name: &String| !part.is_in_share(optimizers, name);
         match rank {
             0 => {
-                part.is_divided(run)
+                part.is_divided(optimizers)
                     && states.get(name).is_some_and(|saved| saved.tensors.keys().any(is_elsewhere))
             }
             _ => own.get(name).is_some_and(|saved| {
-                !saved.shares.is_empty() && (!part.is_divided(run) || saved.shares.keys().any(is_elsewhere))
+                !saved.shares.is_empty()
+                    && (!part.is_divided(optimizers) || saved.shares.keys().any(is_elsewhere))
             }),
         }
     });
-    take_shares(run, parts, states, &mut own);
+    take_shares(optimizers, parts, states, &mut own);
     if rank > 0 {
         for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
             let name = part.name();
@@ -173,7 +177,7 @@ fn select_own(
     let ([have_shares, are_needed_elsewhere], []) = world.combine(flags, [], "the shares in a checkpoint")?;
     if have_shares > 0.0 && are_needed_elsewhere > 0.0 {
         for other in (1..world.size()).filter(|other| *other != rank) {
-            take_shares(run, parts, states, &mut saved.take_rank(other)?);
+            take_shares(optimizers, parts, states, &mut saved.take_rank(other)?);
         }
     }
     Ok(())
@@ -186,12 +190,12 @@ fn is_of_model(name: &str) -> bool {
 }
 
 /// Moves the tensors that this rank needs from the shares in `of_rank` into `states`.
-fn take_shares(run: &Run, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
+fn take_shares(optimizers: &Optimizers, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
     for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
         let name = &*part.name();
         let shares = of_rank.remove(name).map(|saved| saved.shares).unwrap_or_default();
         if let Some(saved) = states.get_mut(name) {
-            saved.tensors.extend(shares.into_iter().filter(|(name, _)| part.is_in_share(run, name)));
+            saved.tensors.extend(shares.into_iter().filter(|(name, _)| part.is_in_share(optimizers, name)));
         }
     }
 }

@@ -8,11 +8,12 @@ use tch::Kind;
 
 use super::part::{Part, Scope, value};
 use crate::checkpoint::files::{MODEL, STATE};
+use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, weights};
 use crate::error::Result;
 use crate::libtorch::{self, wide};
 use crate::model::vars::Var;
-use crate::run::Run;
+use crate::run::{Model, Run};
 
 /// The parameters and buffers of the task.
 pub(super) struct Variables {
@@ -53,8 +54,8 @@ impl Part for Variables {
         Ok(saved)
     }
 
-    fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
-        weights::fitting(run.vars(), &saved.tensors).map(drop)
+    fn check(&self, _fit: &FitState, model: &Model, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
+        weights::fitting(&model.vars, &saved.tensors).map(drop)
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {

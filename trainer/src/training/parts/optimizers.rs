@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::OPTIMIZER;
+use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{NamedTensors, Saved};
 use crate::error::{Error, Result, shortened};
-use crate::optim::{Accumulated, Optimizer, ParamGroup};
-use crate::run::Run;
+use crate::optim::{Accumulated, Optimizer, Optimizers, ParamGroup};
+use crate::run::{Model, Run};
 
 /// The optimizer of a part of the model: its settings, its tensors, its step count, and the
 /// accumulated batch weights.
@@ -41,8 +42,8 @@ fn settings(group: &ParamGroup) -> BTreeMap<&str, f64> {
 }
 
 impl OptimizerState {
-    fn optimizer<'r>(&self, run: &'r Run) -> Result<&'r dyn Optimizer> {
-        let optimizer = run.optimizers().get(Some(&self.part));
+    fn optimizer<'o>(&self, optimizers: &'o Optimizers) -> Result<&'o dyn Optimizer> {
+        let optimizer = optimizers.get(Some(&self.part));
         optimizer.ok_or_else(|| Error::usage(format!("the trainer no longer has {}", described(&self.part))))
     }
 
@@ -67,8 +68,8 @@ impl Part for OptimizerState {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let optimizers = run.optimizers();
-        let optimizer = self.optimizer(run)?;
-        let groups = self.optimizer(run)?.groups();
+        let optimizer = self.optimizer(optimizers)?;
+        let groups = optimizer.groups();
         let mut saved = Saved::new();
         saved.set("algorithms", &groups.iter().map(ParamGroup::algorithm).collect::<Vec<_>>())?;
         saved.set("settings", &groups.iter().map(settings).collect::<Vec<_>>())?;
@@ -90,16 +91,16 @@ impl Part for OptimizerState {
     }
 
     /// Outside of an entry point, nothing is loaded, so the result does not matter.
-    fn is_divided(&self, run: &Run) -> bool {
-        self.optimizer(run).and_then(Optimizer::state_is_divided).unwrap_or(false)
+    fn is_divided(&self, optimizers: &Optimizers) -> bool {
+        self.optimizer(optimizers).and_then(Optimizer::state_is_divided).unwrap_or(false)
     }
 
-    fn is_in_share(&self, run: &Run, name: &str) -> bool {
-        self.optimizer(run).is_ok_and(|optimizer| optimizer.is_in_share(name))
+    fn is_in_share(&self, optimizers: &Optimizers, name: &str) -> bool {
+        self.optimizer(optimizers).is_ok_and(|optimizer| optimizer.is_in_share(name))
     }
 
-    fn why_inexact(&self, run: &Run) -> Option<String> {
-        let is_complete = self.optimizer(run).is_ok_and(Optimizer::state_is_complete);
+    fn why_inexact(&self, _fit: &FitState, model: &Model) -> Option<String> {
+        let is_complete = self.optimizer(&model.optimizers).is_ok_and(Optimizer::state_is_complete);
         let of = if self.part.is_empty() { String::new() } else { format!(" of `{}`", self.part) };
         (!is_complete).then(|| {
             format!(
@@ -127,11 +128,11 @@ impl Part for OptimizerState {
         )
     }
 
-    fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
+    fn check(&self, _fit: &FitState, model: &Model, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
         let name = self.name();
         let named = self.named();
         let algorithms: Vec<String> = value(&name, "algorithms", saved)?;
-        let own = self.optimizer(run)?.groups();
+        let own = self.optimizer(&model.optimizers)?.groups();
         if own.len() != algorithms.len() {
             return Err(Error::usage(format!(
                 "the number of parameter groups of the optimizer{named} is {} in the checkpoint, but {} in this trainer: define \

@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use serde::de::DeserializeOwned;
 
 use crate::checkpoint::Saved;
+use crate::checkpoint::progress::FitState;
 use crate::error::{Error, Result};
-use crate::run::Run;
+use crate::optim::Optimizers;
+use crate::run::{Model, Ranks, Run, RunHooks};
 
 /// One part of the state of a run.
 pub(crate) trait Part {
@@ -34,12 +36,12 @@ pub(crate) trait Part {
     fn save(&self, run: &Run) -> Result<Saved>;
 
     /// Returns the reason why a run cannot resume exactly from the current state, if there is one.
-    fn why_inexact(&self, _run: &Run) -> Option<String> {
+    fn why_inexact(&self, _fit: &FitState, _model: &Model) -> Option<String> {
         None
     }
 
     /// Whether a resume accepts that the trainer or the checkpoint lacks the part.
-    fn is_left_out(&self, _run: &Run) -> bool {
+    fn is_left_out(&self, _hooks: &RunHooks) -> bool {
         false
     }
 
@@ -59,7 +61,7 @@ pub(crate) trait Part {
     /// # Errors
     ///
     /// Returns an error if the state cannot be loaded.
-    fn check(&self, _run: &Run, _saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
+    fn check(&self, _fit: &FitState, _model: &Model, _saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
         Ok(())
     }
 
@@ -76,7 +78,7 @@ pub(crate) trait Part {
     }
 
     /// Whether a roll-back restores the part. Defaults to `true`.
-    fn rolls_back(&self, _run: &Run) -> bool {
+    fn rolls_back(&self, _hooks: &RunHooks) -> bool {
         true
     }
 
@@ -98,12 +100,12 @@ pub(crate) trait Part {
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()>;
 
     /// Whether the state is divided among the ranks of this run.
-    fn is_divided(&self, _run: &Run) -> bool {
+    fn is_divided(&self, _optimizers: &Optimizers) -> bool {
         false
     }
 
     /// Whether this rank loads a tensor of a divided state.
-    fn is_in_share(&self, _run: &Run, _name: &str) -> bool {
+    fn is_in_share(&self, _optimizers: &Optimizers, _name: &str) -> bool {
         true
     }
 
@@ -142,8 +144,8 @@ pub(crate) enum Scope {
 impl Scope {
     /// The scope of the variables and the optimizers, which differ between ranks if each rank
     /// trains by itself.
-    pub(crate) fn of_model(run: &Run) -> Self {
-        if run.ranks().train_separately { Scope::Rank } else { Scope::Run }
+    pub(crate) fn of_model(ranks: &Ranks) -> Self {
+        if ranks.train_separately { Scope::Rank } else { Scope::Run }
     }
 }
 

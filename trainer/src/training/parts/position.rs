@@ -9,7 +9,7 @@ use crate::checkpoint::progress::{FitState, LoopState};
 use crate::data::is_same;
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
-use crate::run::{Requests, Run, SavedRequests};
+use crate::run::{Model, Requests, Run, RunHooks, SavedRequests};
 
 /// The counters of the loop, and the position, the start and the accumulation window of the fit.
 pub(super) struct Position;
@@ -28,9 +28,8 @@ impl Part for Position {
         Ok(saved)
     }
 
-    fn why_inexact(&self, run: &Run) -> Option<String> {
-        run.fit()
-            .failed_mid_step
+    fn why_inexact(&self, fit: &FitState, _model: &Model) -> Option<String> {
+        fit.failed_mid_step
             .then(|| "the checkpoint was written after an error in the middle of a step".to_owned())
     }
 
@@ -59,9 +58,9 @@ impl Part for Position {
         )
     }
 
-    fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
-        let fit: FitState = value(LOOP, "fit", saved)?;
-        for ((here, there), what) in run.fit().data.iter().zip(&fit.data).zip(["training", "validation"]) {
+    fn check(&self, fit: &FitState, _model: &Model, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
+        let saved: FitState = value(LOOP, "fit", saved)?;
+        for ((here, there), what) in fit.data.iter().zip(&saved.data).zip(["training", "validation"]) {
             if !is_same(there, here) {
                 let there = shortened(there);
                 why.push(format!(
@@ -101,7 +100,7 @@ impl Part for PendingRequests {
         REQUESTS.into()
     }
 
-    fn rolls_back(&self, _run: &Run) -> bool {
+    fn rolls_back(&self, _hooks: &RunHooks) -> bool {
         false
     }
 
@@ -131,7 +130,7 @@ impl Part for Entries {
         ENTRIES.into()
     }
 
-    fn rolls_back(&self, _run: &Run) -> bool {
+    fn rolls_back(&self, _hooks: &RunHooks) -> bool {
         false
     }
 

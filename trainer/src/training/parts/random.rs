@@ -7,9 +7,10 @@ use tch::{Device, Tensor};
 use super::part::{Part, Scope};
 use crate::checkpoint::Saved;
 use crate::checkpoint::files::STATE;
+use crate::checkpoint::progress::FitState;
 use crate::error::Result;
 use crate::libtorch;
-use crate::run::Run;
+use crate::run::{Model, Run};
 
 /// The random state of libtorch.
 pub(super) struct RandomState;
@@ -38,17 +39,17 @@ impl Part for RandomState {
         Ok(saved)
     }
 
-    fn why_inexact(&self, run: &Run) -> Option<String> {
-        let device = run.device();
+    fn why_inexact(&self, _fit: &FitState, model: &Model) -> Option<String> {
+        let device = model.device;
         let is_saved = matches!(device, Device::Cpu | Device::Cuda(_));
         (!is_saved).then(|| format!("the random state of {device:?} cannot be saved"))
     }
 
-    fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
+    fn check(&self, _fit: &FitState, model: &Model, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
         if !saved.tensors.contains_key("cpu") {
             why.push("the checkpoint does not contain the random state of the CPU".to_owned());
         }
-        if matches!(run.device(), Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
+        if matches!(model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
             why.push("the checkpoint does not contain the random state of the GPU".to_owned());
         }
         Ok(())
