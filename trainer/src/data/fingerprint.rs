@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use super::batch::Batch;
-use super::loader::{Batches, Loader};
-use super::named::NamedLoader;
+use super::loader::{Batches, Loader, NamedLoader};
 use super::notes::PassNotes;
 use crate::distributed::Share;
 use crate::error::Result;

@@ -1,16 +1,19 @@
 //! [`Loader`]: the source of the batches of an epoch.
 
+use std::fmt;
+use std::sync::Arc;
+
 use tch::Device;
 
 use super::batch::Batch;
 use super::fingerprint::Fingerprinted;
-use super::named::NamedLoader;
 use super::notes::PassNotes;
 use super::prefetch::Prefetch;
 use super::rows::Rows;
 use super::share::{PerRank, Sliced};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
+use crate::values::every::Every;
 
 /// Returns an error if a loader that does not divide its batches has to.
 pub(super) fn undivided(share: Share) -> Result<()> {
@@ -264,3 +267,28 @@ macro_rules! through {
 }
 
 through!(&mut L, Box<L>);
+
+/// A loader of [`NamedLoaders`](super::NamedLoaders), as [`Loader::named`] returns it.
+pub struct NamedLoader<'l, B: Batch> {
+    /// The name of the loader; `None` for a single loader without a name.
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) every: Option<Every>,
+    pub(crate) loader: &'l mut (dyn Loader<B> + 'l),
+}
+
+impl<B: Batch> NamedLoader<'_, B> {
+    /// The name of the loader; empty for a single loader without a name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+}
+
+impl<B: Batch> fmt::Debug for NamedLoader<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedLoader")
+            .field("name", &self.name)
+            .field("every", &self.every)
+            .finish_non_exhaustive()
+    }
+}

@@ -47,9 +47,9 @@ pub use fingerprint::Fingerprinted;
 pub(crate) use fingerprint::{UNKNOWN_CONTENT, is_same};
 pub use from_fn::{FromFn, IntoBatch, from_fn, from_fn_per_rank};
 pub use in_memory::InMemory;
-pub use loader::{Batches, Loader};
+pub use loader::{Batches, Loader, NamedLoader};
+pub use named::NamedLoaders;
 pub(crate) use named::not_one_loader;
-pub use named::{NamedLoader, NamedLoaders};
 pub use notes::PassNotes;
 pub use prefetch::Prefetch;
 /// The version of rand whose traits [`RowRng`] implements.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::batch::Batch;
 use super::fingerprint::UNKNOWN_CONTENT;
-use super::loader::{Batches, Loader};
+use super::loader::{Batches, Loader, NamedLoader};
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::{Error, Result};
@@ -63,22 +63,6 @@ struct Owned<'l, B: Batch> {
     name: Arc<str>,
     every: Option<Every>,
     loader: Box<dyn Loader<B> + 'l>,
-}
-
-/// A loader of [`NamedLoaders`], as [`Loader::named`] returns it.
-pub struct NamedLoader<'l, B: Batch> {
-    /// The name of the loader; `None` for a single loader without a name.
-    pub(crate) name: Option<Arc<str>>,
-    pub(crate) every: Option<Every>,
-    pub(crate) loader: &'l mut (dyn Loader<B> + 'l),
-}
-
-impl<B: Batch> NamedLoader<'_, B> {
-    /// The name of the loader; empty for a single loader without a name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or_default()
-    }
 }
 
 impl<'l, B: Batch> NamedLoaders<'l, B> {
@@ -191,14 +175,5 @@ pub(crate) fn not_one_loader() -> Error {
 impl<B: Batch> fmt::Debug for NamedLoaders<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.loaders.iter().map(|own| (&own.name, own.every))).finish()
-    }
-}
-
-impl<B: Batch> fmt::Debug for NamedLoader<'_, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NamedLoader")
-            .field("name", &self.name)
-            .field("every", &self.every)
-            .finish_non_exhaustive()
     }
 }
