@@ -115,7 +115,7 @@ impl DataParallel {
     }
 
     /// Broadcasts the variables of rank 0 to all ranks.
-    fn broadcast<P: OnAllRanks>(cx: &mut Cx<P>) -> Result<()> {
+    pub(super) fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
         let vars = cx.vars();
         cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }

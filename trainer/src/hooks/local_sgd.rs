@@ -133,12 +133,6 @@ impl LocalSgd {
         }
     }
 
-    /// Broadcasts the variables of rank 0 to all ranks.
-    fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
-        let vars = cx.vars();
-        cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
-    }
-
     /// Resets the counters. If there is an outer optimizer, copies the current weights, which are
     /// the same on all ranks.
     fn begin<P: OnAllRanks>(&mut self, cx: &Cx<P>) {
@@ -235,14 +229,14 @@ impl LocalSgd {
         Self::check(cx)?;
         cx.train_separately()?;
         self.averages = Averages::default();
-        Self::broadcast(cx)
+        DataParallel::broadcast(cx)
     }
 
     /// Broadcasts the variables of rank 0 again, including those that hooks have added in `setup`,
     /// unless each rank has loaded its own from a checkpoint.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if !cx.is_resuming() {
-            Self::broadcast(cx)?;
+            DataParallel::broadcast(cx)?;
             self.begin(cx);
         } else if self.outer.is_some() && self.shared.is_empty() {
             self.begin(cx); // the checkpoint was written without this hook

@@ -66,4 +66,14 @@ pub use unit_activity::{DeadUnits, SaturatedUnits};
 
 pub use crate::hook::stages;
 pub use crate::log::Goal;
-pub(crate) use crate::values::facts::{is_at_least_0, is_positive, refused};
+pub(crate) use crate::values::facts::refused;
+
+/// Whether a setting is a finite number above 0.
+fn is_positive(number: f64) -> bool {
+    number.is_finite() && number > 0.0
+}
+
+/// Whether a setting is a finite number of at least 0.
+fn is_at_least_0(number: f64) -> bool {
+    number.is_finite() && number >= 0.0
+}

@@ -83,16 +83,6 @@ pub(crate) fn refused<const N: usize>(cases: [(bool, String); N]) -> Vec<String>
     cases.into_iter().filter_map(|(is_invalid, message)| is_invalid.then_some(message)).collect()
 }
 
-/// Whether a setting is a finite number above 0.
-pub(crate) fn is_positive(number: f64) -> bool {
-    number.is_finite() && number > 0.0
-}
-
-/// Whether a setting is a finite number of at least 0.
-pub(crate) fn is_at_least_0(number: f64) -> bool {
-    number.is_finite() && number >= 0.0
-}
-
 /// Settings by name, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingList {
