@@ -224,10 +224,10 @@ pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::layers::{Call, Layer};
 pub use run::run_folder::RunFolder;
-pub use run::tape::Tape;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use tools::replay::Replayed;
+pub use training::tape::Tape;
 pub use training::task::{
     BackwardDone, ForwardDone, LossDone, MetricInputs, Mode, StepDone, Supervised, Task, TrainStep,
 };

@@ -1,6 +1,7 @@
 //! The values that hook methods are called on.
 
 use std::any::{Any, TypeId, type_name};
+use std::cell::Cell;
 
 use super::call::Loop;
 
@@ -10,6 +11,8 @@ pub(crate) struct Instance<R: Loop> {
     pub(crate) type_name: &'static str,
     /// The value; `None` while it is lent to one of its methods, and in a placeholder.
     pub(crate) value: Option<Box<dyn Any + Send>>,
+    /// Whether another hook has had mutable access to the value since this was last asked.
+    pub(crate) is_touched: Cell<bool>,
     /// What the loop keeps for the value besides its hooks.
     pub(crate) extras: R::Extras,
     /// Whether its hooks may change fields that no state saves.
@@ -28,6 +31,7 @@ impl<R: Loop> Instance<R> {
             type_id: TypeId::of::<T>(),
             type_name: type_name::<T>(),
             value: Some(Box::new(value)),
+            is_touched: Cell::new(false),
             extras: R::Extras::default(),
             changes_unsaved: false,
             observes: false,
@@ -42,6 +46,7 @@ impl<R: Loop> Instance<R> {
             type_id: TypeId::of::<Self>(),
             type_name: type_name::<Self>(),
             value: None,
+            is_touched: Cell::new(false),
             extras: R::Extras::default(),
             changes_unsaved: false,
             observes: false,

@@ -5,6 +5,7 @@ use trainer_formats::tape::{MAGIC, file_name};
 use super::{GrowingFile, stages};
 use crate::checkpoint::{Saved, State};
 use crate::prelude::own::*;
+use crate::training::tape::{self, Recorder};
 use crate::{Tape, TrainerBuilder};
 
 /// The number of bytes that are buffered before they are written.
@@ -34,7 +35,7 @@ impl TapeFile {
     /// Writes the records that the trainer has collected.
     fn flush<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let records = cx.take_tape();
+        let records = tape::read(cx.as_run(), Recorder::take);
         if records.is_empty() {
             return Ok(());
         }
@@ -64,20 +65,20 @@ impl TapeFile {
             self.file = None; // the records stay in memory
         } else if self.file.is_none() {
             self.rank = cx.rank();
-            let path = cx.tape().and_then(|tape| tape.path);
+            let path = tape::read(cx.as_run(), |recorder| recorder.settings().path.clone());
             self.file =
                 Some(path.map_or_else(|| GrowingFile::in_run_folder(file_name(cx.rank())), GrowingFile::at));
         }
         if let Some(file) = &mut self.file {
             file.begin(cx)?;
         }
-        if cx.phase() == Phase::Train { Ok(()) } else { cx.start_tape() }
+        if cx.phase() == Phase::Train { Ok(()) } else { tape::with(cx.as_run(), Recorder::start) }
     }
 
     /// Begins to record a new fit, after the hooks that prepare it.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.ended_at = None;
-        cx.start_tape()
+        tape::with(cx.as_run(), Recorder::start)
     }
 
     /// Moves the records written since the checkpoint to a separate file, and records the restored
@@ -86,30 +87,42 @@ impl TapeFile {
         if let Some(file) = &mut self.file {
             file.continue_after_resume(cx)?;
         }
-        cx.resume_tape()
+        tape::with(cx.as_run(), Recorder::resume)
     }
 
     /// Records the state, and writes the records.
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
-        cx.record_state(false)?;
-        if cx.pending_tape() > BUFFERED { self.flush(cx) } else { Ok(()) }
+        tape::with(cx.as_run(), |recorder, run| recorder.interval(run, false))?;
+        if tape::read(cx.as_run(), |recorder| recorder.pending()) > BUFFERED {
+            self.flush(cx)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes the records that belong to a checkpoint.
     fn before_save_checkpoint(&mut self, cx: &Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        cx.note_checkpoint()?;
+        tape::with(cx.as_run(), Recorder::saved)?;
         self.flush(cx)
     }
 
     /// Records the state at the end of a fit.
     fn after_fit(&mut self, cx: &Cx<AfterFit>) -> Result<()> {
         let now = Some(cx.counters().batches_seen);
-        if std::mem::replace(&mut self.ended_at, now) == now { Ok(()) } else { cx.record_state(true) }
+        if std::mem::replace(&mut self.ended_at, now) == now {
+            Ok(())
+        } else {
+            tape::with(cx.as_run(), |recorder, run| recorder.interval(run, true))
+        }
     }
 
     /// Writes the remaining records, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
-        cx.end_tape();
+        let conflicts = tape::read(cx.as_run(), |recorder| {
+            recorder.end();
+            recorder.conflicts(&cx.as_run().hooks().table)
+        });
+        conflicts.into_iter().for_each(|warning| cx.warn(warning));
         self.flush(cx)?;
         self.file.as_mut().map_or(Ok(()), |file| file.finish(cx))
     }

@@ -36,6 +36,16 @@ impl Phase {
             Phase::Predict => "predict",
         }
     }
+
+    /// Returns the name of the entry point that runs in this phase.
+    pub(crate) const fn entry(self) -> &'static str {
+        match self {
+            Phase::Train => "fit",
+            Phase::Sanity | Phase::Valid => "validate",
+            Phase::Test => "test",
+            Phase::Predict => "predict",
+        }
+    }
 }
 
 impl fmt::Display for Phase {

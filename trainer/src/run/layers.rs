@@ -5,9 +5,9 @@
 //! them. Otherwise, they add no overhead.
 
 use std::any::Any;
-use std::cell::Ref;
+use std::cell::{Ref, RefMut};
 
-use super::Run;
+use super::{Place, Run};
 use crate::error::Result;
 use crate::hook::call::Loop;
 use crate::hook::definition::{HookResult, Shim};
@@ -195,7 +195,7 @@ impl std::fmt::Debug for Call<'_> {
 pub(crate) const SHIMS: Shims<Run> = Shims { point, around, operation, body };
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let hook = current(run);
+    let hook = current(run.place);
     let Shim::Point(call) = run.hooks.table.hooks()[hook].definition.call else {
         unreachable!("an entry of a point belongs to a hook at a point")
     };
@@ -203,15 +203,15 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
 }
 
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let hook = current(run);
+    let hook = current(run.place);
     let Shim::Around(call) = run.hooks.table.hooks()[hook].definition.call else {
         unreachable!("an entry around an operation belongs to a hook around it")
     };
     run.layered(Target::Hook(hook), |run| call(run, slot, rest))
 }
 
-fn current(run: &Run) -> usize {
-    run.place.hook.expect("dispatch sets the current hook before each call").index()
+fn current(place: Place) -> usize {
+    place.hook.expect("dispatch sets the current hook before each call").index()
 }
 
 /// Runs an operation with the hooks around it. `row` is its row, passed instead of a slot.
@@ -287,6 +287,14 @@ impl Run {
         let value = result?;
         after?;
         Ok(value)
+    }
+
+    /// Returns the first layer of this type mutably.
+    pub(crate) fn layer_mut<L: Layer>(&self) -> Option<RefMut<'_, L>> {
+        RefMut::filter_map(self.layers.borrow_mut(), |layers| {
+            layers.iter_mut().find_map(|layer| (&mut **layer as &mut dyn Any).downcast_mut())
+        })
+        .ok()
     }
 
     /// Returns the first layer of this type.

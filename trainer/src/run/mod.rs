@@ -21,7 +21,6 @@ pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
 mod surroundings;
-pub(crate) mod tape;
 mod weights;
 
 use std::any::{Any, TypeId, type_name};
@@ -111,11 +110,9 @@ pub struct Run {
     /// The hyperparameters that the program has set.
     hyperparameters: Vec<Given>,
     checkpoints: CheckpointState,
-    /// What runs before and after each call.
+    /// What runs before and after each call. In a `RefCell`, because hooks that only observe use
+    /// the tape too.
     layers: RefCell<Vec<Box<dyn Layer>>>,
-    /// Records the run, if it has a tape. In a `RefCell`, because hooks that only observe use it
-    /// too.
-    tape: RefCell<Option<Box<tape::Recorder>>>,
     /// Set if the run repeats a part of a recorded run.
     replay: Option<Replay>,
     modules: Modules,
@@ -137,7 +134,6 @@ pub(crate) struct NewRun {
     pub(crate) hyperparameters: Vec<Given>,
     pub(crate) checkpoints: CheckpointState,
     pub(crate) layers: Vec<Box<dyn Layer>>,
-    pub(crate) tape: Option<Box<tape::Recorder>>,
     pub(crate) modules: Modules,
 }
 
@@ -199,6 +195,18 @@ impl RunHooks {
     /// Returns the first of the [`values`](Self::values) of type `H`.
     pub(crate) fn value<H: 'static>(&self) -> Result<&H> {
         self.values().next().ok_or_else(|| no_such_hook::<H>(self.has_value::<H>()))
+    }
+
+    /// Returns the first of the [`values`](Self::values) of type `H` mutably.
+    pub(crate) fn value_mut<H: 'static>(&mut self) -> Result<&mut H> {
+        let known = self.has_value::<H>();
+        let mut instances = self.instances.iter_mut().skip(TASK + 1);
+        let first = instances.find_map(|instance| {
+            let value = instance.value.as_mut()?.downcast_mut()?;
+            instance.is_touched.set(true);
+            Some(value)
+        });
+        first.ok_or_else(|| no_such_hook::<H>(known))
     }
 
     /// Whether there is a hook value of type `H`, even if it is lent to one of its methods.
@@ -355,7 +363,6 @@ impl Run {
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
             layers: RefCell::new(new.layers),
-            tape: RefCell::new(new.tape),
             replay: None,
             modules: new.modules,
             error: None,
@@ -397,29 +404,8 @@ impl Run {
         self.log.borrow()
     }
 
-    pub(crate) fn tape(&self) -> Ref<'_, Option<Box<tape::Recorder>>> {
-        self.tape.borrow()
-    }
-
     pub(crate) fn reports_mut(&mut self) -> &mut Reports {
         &mut self.reports
-    }
-
-    pub(crate) fn tape_mut(&mut self) -> &mut Option<Box<tape::Recorder>> {
-        self.tape.get_mut()
-    }
-
-    /// Returns the first of the [`values`](RunHooks::values) of type `H` mutably.
-    pub(crate) fn value_mut<H: 'static>(&mut self) -> Result<&mut H> {
-        let known = self.hooks.has_value::<H>();
-        let mut values = self.hooks.instances.iter_mut().enumerate().skip(TASK + 1);
-        let first =
-            values.find_map(|(slot, instance)| Some((slot, instance.value.as_mut()?.downcast_mut()?)));
-        let (slot, value) = first.ok_or_else(|| no_such_hook::<H>(known))?;
-        if let Some(tape) = self.tape.get_mut() {
-            tape.may_change(slot);
-        }
-        Ok(value)
     }
 
     /// Adds a warning for each hook or file that failed more than once in the entry point that

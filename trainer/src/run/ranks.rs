@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tch::Tensor;
 
-use super::Run;
+use super::StepData;
 use crate::distributed::World;
 use crate::error::CancelledBy;
 
@@ -54,6 +54,24 @@ impl Ranks {
             averaged: BTreeSet::new(),
         }
     }
+
+    /// The weight with which the gradients of the current batch enter the accumulation window: the
+    /// weight of the batch over all ranks, or on this rank if each rank trains by itself.
+    #[inline]
+    pub(crate) fn gradient_weight(&self, step: &StepData) -> f64 {
+        if self.train_separately { step.weight } else { step.total.weight }
+    }
+
+    /// The factor by which this rank scales its loss, so that the mean of the gradients over all
+    /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight, or if each rank
+    /// trains by itself.
+    #[inline]
+    pub(crate) fn rank_factor(&self, step: &StepData) -> f64 {
+        if self.train_separately {
+            return 1.0;
+        }
+        f64::from(self.world.size()) * step.weight / step.total.weight
+    }
 }
 
 /// What the ranks have agreed on besides [`Requests`](super::Requests). It takes effect once all
@@ -89,33 +107,4 @@ pub(crate) enum Upcoming {
 pub(crate) struct Amount {
     pub(crate) weight: f64,
     pub(crate) samples: f64,
-}
-
-impl Run {
-    /// Records that the gradients of the current part are not averages over all ranks, because a
-    /// backward pass adds to them.
-    #[inline]
-    pub(crate) fn note_own_gradients(&mut self) {
-        if !self.ranks.averaged.is_empty() {
-            self.ranks.averaged.remove(self.model.optimizers.current_name());
-        }
-    }
-
-    /// The weight with which the gradients of the current batch enter the accumulation window: the
-    /// weight of the batch over all ranks, or on this rank if each rank trains by itself.
-    #[inline]
-    pub(crate) fn gradient_weight(&self) -> f64 {
-        if self.ranks.train_separately { self.step.weight } else { self.step.total.weight }
-    }
-
-    /// The factor by which this rank scales its loss, so that the mean of the gradients over all
-    /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight, or if each rank
-    /// trains by itself.
-    #[inline]
-    pub(crate) fn rank_factor(&self) -> f64 {
-        if self.ranks.train_separately {
-            return 1.0;
-        }
-        f64::from(self.ranks.world.size()) * self.step.weight / self.step.total.weight
-    }
 }

@@ -101,28 +101,16 @@ impl StepData {
             step_number: 0,
         }
     }
-}
-
-impl Run {
-    /// The hooks with the task, the step and the ranks, which the weight of a batch concerns.
-    pub(crate) fn weighing(&mut self) -> (&mut RunHooks, &mut StepData, &mut Ranks) {
-        (&mut self.hooks, &mut self.step, &mut self.ranks)
-    }
-
-    /// The task; `None` while one of its own hooks is running.
-    pub(crate) fn task(&self) -> Option<&dyn Any> {
-        self.hooks.instances[TASK].value.as_deref().map(|task| task as &dyn Any)
-    }
 
     /// The store that holds the variables; `None` while one of the task's own hooks is running.
-    pub(crate) fn store(&self) -> Option<&nn::VarStore> {
-        self.step.data.as_ref()?.vars(self.task()?)
+    pub(crate) fn store<'t>(&self, task: Option<&'t dyn Any>) -> Option<&'t nn::VarStore> {
+        self.data.as_ref()?.vars(task?)
     }
 
     /// Whether the task provides predictions and targets for metrics; `false` while one of its own
     /// hooks is running.
-    pub(crate) fn has_metric_inputs(&self) -> bool {
-        match (&self.step.data, self.task()) {
+    pub(crate) fn has_metric_inputs(&self, task: Option<&dyn Any>) -> bool {
+        match (&self.data, task) {
             (Some(data), Some(task)) => data.has_metric_inputs(task),
             _ => false,
         }
@@ -130,41 +118,64 @@ impl Run {
 
     /// Returns the prediction and the target of the current batch for metrics; `None` if the batch
     /// has no target.
-    pub(crate) fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>> {
-        match (&self.step.data, self.task()) {
+    pub(crate) fn metric_inputs(&self, task: Option<&dyn Any>) -> Result<Option<(Tensor, Tensor)>> {
+        match (&self.data, task) {
             (Some(data), Some(task)) => data.metric_inputs(task),
             _ => Err(task_is_lent()),
         }
     }
 
-    /// The factor by which the backward pass scales the loss.
-    pub(crate) fn loss_factor(&self) -> f64 {
-        let factor = self.model.optimizers.weight_factor(self.gradient_weight());
-        self.step.loss_scale * factor * self.rank_factor()
-    }
-
     /// Drops the data of the current step.
-    pub(crate) fn clear_step(&mut self) {
-        if let Some(data) = &mut self.step.data {
+    pub(crate) fn clear(&mut self) {
+        if let Some(data) = &mut self.data {
             data.clear();
         }
-        self.step.loss = None;
-        self.step.batch_len = None;
+        self.loss = None;
+        self.batch_len = None;
         current::end_step();
     }
 
     /// Describes the current batch for an error message; empty outside of a step.
     pub(crate) fn describe_batch(&self) -> String {
-        if self.step.batch_len.is_none() {
+        if self.batch_len.is_none() {
             return String::new();
         }
         // This calls code of the batch's type while an error is reported: a panic must not escape.
-        let describe = || self.step.data.as_ref().map_or_else(String::new, |data| data.describe_batch());
+        let describe = || self.data.as_ref().map_or_else(String::new, |data| data.describe_batch());
         let text = catch_unwind(AssertUnwindSafe(describe));
         text.unwrap_or_else(|payload| {
             discard_panic(payload);
             " on a batch that cannot be described".to_owned()
         })
+    }
+}
+
+impl RunHooks {
+    /// The task; `None` while one of its own hooks is running.
+    pub(crate) fn task(&self) -> Option<&dyn Any> {
+        self.instances[TASK].value.as_deref().map(|task| task as &dyn Any)
+    }
+}
+
+impl Run {
+    /// Records that the gradients of the current part are not averages over all ranks, because a
+    /// backward pass adds to them.
+    #[inline]
+    pub(crate) fn note_own_gradients(&mut self) {
+        if !self.ranks.averaged.is_empty() {
+            self.ranks.averaged.remove(self.model.optimizers.current_name());
+        }
+    }
+
+    /// The hooks with the task, the step and the ranks, which the weight of a batch concerns.
+    pub(crate) fn weighing(&mut self) -> (&mut RunHooks, &mut StepData, &mut Ranks) {
+        (&mut self.hooks, &mut self.step, &mut self.ranks)
+    }
+
+    /// The factor by which the backward pass scales the loss.
+    pub(crate) fn loss_factor(&self) -> f64 {
+        let factor = self.model.optimizers.weight_factor(self.ranks.gradient_weight(&self.step));
+        self.step.loss_scale * factor * self.ranks.rank_factor(&self.step)
     }
 }
 

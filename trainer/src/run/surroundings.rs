@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use super::layers::Layer;
-use super::{Dispatch, Modules, Place, Requests, Run, tape};
+use super::{Dispatch, Modules, Place, Requests, Run};
 use crate::lifecycle::Fit;
 use crate::log::Log;
 use crate::log::history::History;
@@ -21,7 +21,6 @@ pub(crate) struct Surroundings {
     history: History,
     dispatch: Dispatch,
     layers: RefCell<Vec<Box<dyn Layer>>>,
-    tape: RefCell<Option<Box<tape::Recorder>>>,
     modules: Modules,
     handles_signals: bool,
 }
@@ -65,7 +64,6 @@ impl Run {
             history,
             // Of the trainer, and replaced in a trial.
             layers,
-            tape,
             modules,
             handles_signals,
         } = self;
@@ -92,7 +90,6 @@ impl Run {
             history: std::mem::take(history),
             dispatch: std::mem::replace(dispatch, of_table),
             layers: std::mem::take(layers),
-            tape: std::mem::take(tape),
             modules: std::mem::replace(modules, new_modules),
             handles_signals: *handles_signals,
         })
@@ -112,15 +109,13 @@ impl Run {
 impl Surroundings {
     /// Ends a trial.
     pub(crate) fn restore(self, run: &mut Run) {
-        let Surroundings { table, place, log, history, dispatch, layers, tape, modules, handles_signals } =
-            self;
+        let Surroundings { table, place, log, history, dispatch, layers, modules, handles_signals } = self;
         run.hooks.table = table;
         run.place = place;
         run.log = log;
         run.history = history;
         run.dispatch = dispatch;
         run.layers = layers;
-        run.tape = tape;
         run.modules = modules;
         run.handles_signals = handles_signals;
     }

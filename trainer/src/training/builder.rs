@@ -13,6 +13,7 @@ use super::layout;
 use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
+use super::tape::{Recorder, Tape};
 use super::task::Task;
 use super::trainer::Trainer;
 use crate::checkpoint::Resume;
@@ -41,7 +42,6 @@ use crate::run::dispatch::{guard, observers, of_task_variables};
 use crate::run::layers::{Layer, SHIMS};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
-use crate::run::tape::{self, Tape};
 use crate::run::{CheckpointState, FolderState, Model, Modules, NewRun, Run, RunHooks, StepData, recorded};
 use crate::run::{Hook, HookDef};
 use crate::values::hyperparameter::Given;
@@ -317,12 +317,11 @@ impl<T: Task> TrainerBuilder<T> {
         };
         // From the outside in: the time of a call includes what the tape reads.
         let mut layers = self.profile.layers(table.hooks().len(), device);
-        if self.tape.as_ref().is_some_and(Tape::is_full) {
-            layers.push(Box::new(tape::Recording::default()));
-        }
+        let records_calls = self.tape.as_ref().is_some_and(Tape::is_full);
+        let has_layers = records_calls || !layers.is_empty() || !self.layers.is_empty();
+        layers.extend(self.tape.map(|tape| -> Box<dyn Layer> { Box::new(Recorder::new(tape)) }));
         layers.extend(self.layers);
-        let table = if layers.is_empty() { table } else { table.wrapped(&SHIMS) };
-        let tape = self.tape.map(|tape| Box::new(tape::Recorder::new(tape)));
+        let table = if has_layers { table.wrapped(&SHIMS) } else { table };
 
         let mut all = vec![Instance { extras, ..Instance::new(self.task) }];
         all.extend(instances);
@@ -343,7 +342,6 @@ impl<T: Task> TrainerBuilder<T> {
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             layers,
-            tape,
             modules: Modules::new(may_grow),
         });
         Ok(Trainer { run, task: PhantomData })

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::{self, ActiveEntry};
 use super::agreement::agree;
+use super::tape::Recorder;
 use super::{
     decide, device, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window,
 };
@@ -60,7 +61,7 @@ pub(super) fn enter(
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
     let signals = ranks::or_leave(run, signals)?;
     run.handle_signals(signals.is_some());
-    let folder = run_folder::begin(run, phase_entry(phase));
+    let folder = run_folder::begin(run, phase);
     ranks::or_leave(run, folder)?;
     let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
     let warned = ranks::or_leave(run, Warnings::begin())?;
@@ -68,7 +69,7 @@ pub(super) fn enter(
     let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));
     decide::report_warnings(run.reports());
     drop((warned, modes));
-    let is_unrecorded = run.tape_mut().as_ref().is_some_and(|tape| !tape.has_begun());
+    let is_unrecorded = run.layer::<Recorder>().is_some_and(|recorder| !recorder.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.reports().warn(
             "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \
@@ -97,16 +98,6 @@ pub(super) fn enter(
     }
 }
 
-/// The name of the entry point that runs in this phase.
-pub(crate) fn phase_entry(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Train => "fit",
-        Phase::Sanity | Phase::Valid => "validate",
-        Phase::Test => "test",
-        Phase::Predict => "predict",
-    }
-}
-
 /// Runs the hooks and the body of an entry point, with its error handling and teardown.
 fn run_guarded(
     run: &mut Run,
@@ -117,7 +108,7 @@ fn run_guarded(
     run.begin_entry(operation, phase);
     let mut is_set_up = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        ranks::compare(run, phase_entry(phase))?;
+        ranks::compare(run, phase.entry())?;
         seed(run.settings(), run.progress(), run.world());
         run.model_mut().values.changed = run.model().changed();
         run.fire::<at::setup>()?;
@@ -136,7 +127,7 @@ fn run_guarded(
     };
     // Reset the mode: a panic may have left a `tch::no_grad` active.
     GradModeGuard::record();
-    run.clear_step();
+    run.step_mut().clear();
     run.modules_mut().abandon_calls();
     let mut errors = Vec::new();
     // Fires `after_record` first, because the record in flight was created before the run ended.

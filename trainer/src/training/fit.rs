@@ -213,7 +213,7 @@ fn train_pass<T: Task>(
     }
     while let Some(batch) = pass.next(run, &mut amount_ahead::<T>)? {
         let Counters { optimizer_steps: steps, batches_seen, .. } = run.counters();
-        records::plan(run);
+        run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), run.counters());
         step::<T>(run, batch)?;
         let weight = run.step().total.weight;
         let is_skipped = run.counters().batches_seen == batches_seen;
@@ -238,7 +238,8 @@ fn train_pass<T: Task>(
     }
     *run.kept_mut() = None;
     check_weights(run, &pass)?;
-    run.store().map_or(Ok(()), |store| variables::check(run.vars(), store))?;
+    let store = run.step().store(run.hooks().task());
+    store.map_or(Ok(()), |store| variables::check(run.vars(), store))?;
     modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
     records::warn_of_unrecorded(run, false);
     records::flush(run)?;

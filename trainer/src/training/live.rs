@@ -21,8 +21,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const HEAD_BYTES: u64 = 64;
 
 /// Returns the initial description of an entry point. The file is written before the first batch.
-pub(crate) fn begun(table: &Table, phase: Phase, entry: &str) -> LiveState {
-    let mut live = Live::new(entry, phase.name());
+pub(crate) fn begun(table: &Table, phase: Phase) -> LiveState {
+    let mut live = Live::new(phase.entry(), phase.name());
     let moments = table.hooks().iter().map(|hook| hook.definition.moment.path());
     let names = hook_names(table);
     live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();

@@ -39,6 +39,7 @@ mod roll_back;
 pub(crate) mod run_folder;
 mod save;
 pub(crate) mod step;
+pub(crate) mod tape;
 pub(crate) mod task;
 mod train_step;
 pub(crate) mod trial;

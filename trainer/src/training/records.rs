@@ -2,14 +2,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use crate::checkpoint::progress::FitState;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::call::Panic;
 use crate::lifecycle::at;
 use crate::log::Joined;
 use crate::log::record::{InFlight, Record, RecordPlan, Span};
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::settings::Settings;
 
 /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
 /// metrics.
@@ -22,12 +25,11 @@ pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
 /// Plans the next record. The current batch is expected to take as many optimizer steps as planned
 /// if it ends its accumulation window.
 #[inline]
-pub(super) fn plan(run: &mut Run) {
-    let full = run.settings().accumulate_in(run.counters().epoch);
-    let ends_window = run.fit().window.will_end(full);
-    let steps = run.counters().optimizer_steps;
-    let planned = if ends_window { steps + run.fit().plan.steps_per_batch.max(1) } else { steps };
-    run.logs_mut().records.plan = RecordPlan::new(run.settings().record_every(), steps, planned);
+pub(super) fn planned(settings: &Settings, fit: &FitState, counters: Counters) -> RecordPlan {
+    let ends_window = fit.window.will_end(settings.accumulate_in(counters.epoch));
+    let steps = counters.optimizer_steps;
+    let planned = if ends_window { steps + fit.plan.steps_per_batch.max(1) } else { steps };
+    RecordPlan::new(settings.record_every(), steps, planned)
 }
 
 /// Creates the planned record if the current batch has reached it.

@@ -1,6 +1,7 @@
 //! Replays: turns a trainer into one that repeats a part of a recorded run, and ends the run after
 //! that part.
 
+use super::tape::{self, Recorder, Tape};
 use super::{facts, save};
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::error::{CancelledBy, Error, Result};
@@ -10,7 +11,6 @@ use crate::run::Table;
 use crate::run::dispatch::guard;
 use crate::run::layers::{Layer, SHIMS};
 use crate::run::replay::Replay;
-use crate::run::tape::{self, Tape};
 use crate::run::{FolderState, Modules, Run, SaveMode};
 use crate::run::{Hook, HookDef};
 
@@ -47,9 +47,8 @@ pub(crate) fn begin(
     let table = Table::freeze(hooks, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))?;
     run.hooks_mut().table = if is_full { table.wrapped(&SHIMS) } else { table };
     *run.modules_mut() = Modules::new(run.modules().is_unchecked);
-    let recording = is_full.then(|| Box::new(tape::Recording::default()) as Box<dyn Layer>);
-    run.set_layers(recording.into_iter().collect());
-    *run.tape_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
+    let recorder = tape.map(|tape| -> Box<dyn Layer> { Box::new(Recorder::new(tape)) });
+    run.set_layers(recorder.into_iter().collect());
     let omits_command_line = run.folder_state().omits_command_line;
     *run.folder_state_mut() = FolderState { omits_command_line, ..FolderState::default() };
     run.checkpoints_mut().resume = checkpoint;
@@ -83,9 +82,7 @@ fn check(run: &mut Run) -> Result<()> {
         return Ok(());
     }
     let fork = replay.fork.take();
-    if let Some(tape) = run.tape_mut() {
-        tape.end();
-    }
+    tape::read(run, Recorder::end);
     if let Some(folder) = fork {
         let step = run.counters().batches_seen;
         save::save_in(run, folder.join(CheckpointFolder::name(step)), SaveMode::Now)?;

@@ -1,11 +1,11 @@
 //! Keeps a copy of the state of a run, so that the run can return to it without a checkpoint.
 
+use super::tape::{self, Recorder};
 use super::{parts, records, save};
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::log::record::RecordPlan;
-use crate::run::tape::{self, Recorder};
 use crate::run::{KeptState, Run};
 
 /// Carries out the requests of hooks: first to return to the kept state, then to keep the current

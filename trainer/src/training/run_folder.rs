@@ -13,6 +13,7 @@ use crate::distributed::Launch;
 use crate::error::{Error, Result};
 use crate::io::files::{Lock, in_file};
 use crate::moments::counters::Counters;
+use crate::phase::Phase;
 use crate::profile::Profile;
 use crate::run::dispatch::describe::describe as describe_hooks;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
@@ -97,7 +98,8 @@ pub(super) fn resolve(run: &mut Run) -> Result<()> {
 ///
 /// Does nothing on ranks other than 0. Returns an error if another trainer has locked the folder,
 /// if the folder holds a different run that is not resumed, or if it cannot be written.
-pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
+pub(super) fn begin(run: &mut Run, phase: Phase) -> Result<()> {
+    let entry = phase.entry();
     let Some(path) = run.folder_state().path.clone().filter(|_| run.rank() == 0) else { return Ok(()) };
     let lock = Lock::acquire(&path)?;
     let mut file = match run.folder_state_mut().file.take() {
@@ -151,7 +153,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     let written = write_run_file(&file, &path);
     run.folder_state_mut().file = Some(file);
     run.folder_state_mut().lock = Some(lock);
-    let live = live::begun(&run.hooks().table, run.phase(), entry);
+    let live = live::begun(&run.hooks().table, phase);
     run.folder_state_mut().live = Some(Box::new(live));
     only_warn(run, "cannot record the start of the run", written);
     Ok(())

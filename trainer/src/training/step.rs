@@ -40,7 +40,7 @@ fn with_batch<T: Task>(
         run.fit_mut().failed_mid_step = result.is_err();
         result
     });
-    run.clear_step();
+    run.step_mut().clear();
     result
 }
 

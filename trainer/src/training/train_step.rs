@@ -352,7 +352,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
             Ending::Failed => run.optimizers_mut().drop_grads()?,
         }
         if done.took_place() {
-            let weight = run.gradient_weight();
+            let weight = run.ranks().gradient_weight(run.step());
             run.optimizers_mut().accumulate(weight)?;
             run.fire::<at::after_backward>()?;
         }

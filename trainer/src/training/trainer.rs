@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::builder::TrainerBuilder;
+use super::tape::Recorder;
 use super::task::Task;
 use super::{entry, erased, fit, validation};
 use crate::data::Loader;
@@ -165,9 +166,9 @@ impl<T: Task> Trainer<T> {
     /// table also lists the changes that each hook was seen to make.
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
-        let tape = self.run.tape();
-        let seen = tape.as_ref().map(|tape| tape.seen(&self.run.hooks().table)).unwrap_or_default();
-        describe(&self.run.hooks().table, &seen)
+        let table = &self.run.hooks().table;
+        let recorder = self.run.layer::<Recorder>();
+        describe(table, &recorder.map(|recorder| recorder.seen(table)).unwrap_or_default())
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
@@ -297,7 +298,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the trainer has no hook of type `H`.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        self.run.value_mut()
+        self.run.hooks_mut().value_mut()
     }
 
     /// All hooks of this type, in the order in which they were added.

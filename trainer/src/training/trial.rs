@@ -94,7 +94,7 @@ fn run_together<R>(
         body(run)
     }));
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
-    run.clear_step();
+    run.step_mut().clear();
     run.ranks_mut().is_borrowed = false;
     outer.restore(run);
     let restored = copies.restore(run);
@@ -132,7 +132,8 @@ fn check(run: &Run, name: &str) -> Result<()> {
              of `trainer::optim`"
         )));
     }
-    let changes = run.store().map(|store| run.vars().changes(store)).unwrap_or_default();
+    let store = run.step().store(run.hooks().task());
+    let changes = store.map(|store| run.vars().changes(store)).unwrap_or_default();
     if !changes.is_empty() {
         return Err(Error::usage(format!(
             "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"
@@ -295,7 +296,7 @@ pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option
 /// Clears the state that a failed step has left behind.
 pub(crate) fn abandon_step(run: &mut Run) -> Result<()> {
     GradModeGuard::record();
-    run.clear_step();
+    run.step_mut().clear();
     run.modules_mut().abandon_calls();
     *run.place_mut() = Place::begin(lifecycle::Fit::INFO, Phase::Train);
     *run.dispatch_mut() = Dispatch::begin(run.hooks().table.hooks().len());

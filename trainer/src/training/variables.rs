@@ -10,7 +10,7 @@ use crate::run::{Run, listed};
 /// Adopts the changes that `setup` made to the task's variables: the optimizers then train the
 /// variables that were added or replaced.
 pub(super) fn adopt(run: &mut Run) -> Result<()> {
-    let Some(store) = run.store() else { return Ok(()) };
+    let Some(store) = run.step().store(run.hooks().task()) else { return Ok(()) };
     let changes = run.vars().changes(store);
     let vars = if changes.is_empty() {
         run.vars().clone()

@@ -16,7 +16,6 @@ use crate::io::terminal::{self, Stream};
 use crate::prelude::own::*;
 use crate::run::LiveState;
 use crate::run::cancel::{received_signal, request_checkpoint};
-use crate::training::entry::phase_entry;
 use crate::training::live;
 
 /// The time between two updates of the screen.
@@ -129,7 +128,7 @@ impl Dashboard {
         let thread = thread::Builder::new().name("dashboard".into()).spawn(move || show(screen, &of_thread));
         match thread {
             Ok(thread) => {
-                let live = live::begun(&cx.as_run().hooks().table, cx.phase(), phase_entry(cx.phase()));
+                let live = live::begun(&cx.as_run().hooks().table, cx.phase());
                 self.shown = Some(Shown { shared, thread, live, due: Instant::now() });
             }
             Err(error) => {

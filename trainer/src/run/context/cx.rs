@@ -123,10 +123,8 @@ impl<P> Cx<P> {
     where
         P: TaskWithin + TaskBegun + TaskKept + HasTask + OnAllRanks,
     {
-        if let Some(tape) = self.run.tape.get_mut() {
-            tape.may_change(TASK);
-        }
-        let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
+        let Instance { type_id, type_name, value, is_touched, .. } = &mut self.run.hooks.instances[TASK];
+        is_touched.set(true);
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))
     }
@@ -250,7 +248,7 @@ impl<P> Cx<P> {
     where
         P: PredictionWithin + PredictionBegun + PredictionKept + HasPred,
     {
-        self.run.metric_inputs()
+        self.run.step.metric_inputs(self.run.hooks.task())
     }
 
     /// The loss of the current batch: a one-element tensor on the task's device. The returned
@@ -360,7 +358,7 @@ impl<P> Cx<P> {
     {
         self.run.forget_module_gradients();
         self.run.note_own_gradients();
-        let weight = self.run.gradient_weight();
+        let weight = self.run.ranks.gradient_weight(&self.run.step);
         let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {

@@ -86,9 +86,7 @@ impl<P> Cx<P> {
 
 fn compute_with_task<T: 'static, R>(run: &mut Run, compute: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
     let _no_grad = tch::no_grad_guard();
-    if let Some(tape) = run.tape.get_mut() {
-        tape.may_change(TASK);
-    }
+    run.hooks.instances[TASK].is_touched.set(true);
     // At `after_module_backward`, there is a call, although no module is computing.
     let calls = std::mem::take(&mut run.modules.calls);
     let result = computing(run, Statistics::Updated, |task, _| compute(task));

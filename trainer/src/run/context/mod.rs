@@ -20,7 +20,5 @@ mod checkpoint;
 
 mod ranks;
 
-mod tape;
-
 pub use cx::Cx;
 pub(crate) use cx::missing;

@@ -157,7 +157,7 @@ impl<P> Cx<P> {
     /// own hooks is running, because [`metric_inputs`](Cx::metric_inputs) then returns an error.
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
-        self.run.has_metric_inputs()
+        self.run.step.has_metric_inputs(self.run.hooks.task())
     }
 
     /// The current optimizer: if there are several, the one in use or, between steps, the one used
@@ -276,7 +276,7 @@ impl<P> Cx<P> {
     where
         P: OnAllRanks,
     {
-        self.run.value_mut()
+        self.run.hooks.value_mut()
     }
 
     /// Every hook of type `H` that is not currently running, in the order in which they were added.

@@ -86,7 +86,7 @@ impl Loop for Run {
             return source;
         }
         let location = self.location(self.place.operation);
-        let batch = self.describe_batch();
+        let batch = self.step.describe_batch();
         let origin = self.dispatch.origin;
         Error::Operation(Box::new(OperationError { location, origin, batch, source, cleanup: Vec::new() }))
     }

@@ -11,8 +11,7 @@ use crate::hook::frame::Frame;
 use crate::hook::frame::Range;
 use crate::libtorch::DrawWatch;
 use crate::run::changes::{Changes, Reading};
-use crate::run::{Hook, Shim};
-use crate::run::{Rest, Run};
+use crate::run::{Hook, Place, Rest, Run, RunHooks, Shim};
 
 /// The number of changes that an error lists.
 const LISTED: usize = 3;
@@ -48,15 +47,18 @@ pub(crate) fn check(hook: &mut Hook) {
     }
 }
 
-/// Returns the original function of the hook that is being called.
-fn unchecked(run: &Run) -> Shim {
-    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
-    hook.and_then(|hook| hook.unchecked).expect("a check takes the place of a hook's function")
+/// Returns the original function of the hook that is being called, and what watches it.
+fn unchecked(hooks: &RunHooks, place: Place) -> (Shim, Watch) {
+    let hook = place.hook.map(|hook| hooks.table.hook(hook));
+    let call = hook.and_then(|hook| hook.unchecked).expect("a check takes the place of a hook's function");
+    let by = hook.and_then(|hook| hook.slot);
+    (call, Watch { changes: Changes::new(Reading::Observed { by }), draws: None })
 }
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let Shim::Point(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
-    let mut watch = Watch::new(run);
+    let (Shim::Point(call), mut watch) = unchecked(&run.hooks, run.place) else {
+        unreachable!("a check is of the kind of its hook")
+    };
     watch.start(run)?;
     call(run, slot)?;
     watch.stop(run, "takes `&Cx`", "take `&mut Cx`")
@@ -65,8 +67,9 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
 /// Calls a hook around an operation, and checks that the hook itself changes nothing before or
 /// after it runs the operation.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let Shim::Around(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
-    let mut watch = Watch::new(run);
+    let (Shim::Around(call), mut watch) = unchecked(&run.hooks, run.place) else {
+        unreachable!("a check is of the kind of its hook")
+    };
     watch.start(run)?;
     let frame = &mut Frame {
         operation: rest.operation,
@@ -95,12 +98,6 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(run: &Run) -> Self {
-        let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
-        let own = hook.and_then(|hook| hook.slot);
-        Watch { changes: Changes::new(Reading::Observed { by: own }), draws: None }
-    }
-
     /// Notes the current values.
     fn start(&mut self, run: &Run) -> Result<()> {
         self.changes.changed(run)?;

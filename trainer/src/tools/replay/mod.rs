@@ -21,6 +21,7 @@ use crate::run::dispatch::registration::Hooks;
 use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay;
+use crate::training::tape::{self, Recorder};
 use crate::training::task::Task;
 use source::Source;
 
@@ -123,7 +124,7 @@ impl<T: Task> Trainer<T> {
         // The trainer still writes nothing.
         *self.run.replay_mut() = Some(Replay::until(u64::MAX));
         let summary = result?;
-        let records = self.run.tape_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
+        let records = tape::read(&self.run, Recorder::take);
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
     }

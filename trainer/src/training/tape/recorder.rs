@@ -8,7 +8,7 @@ use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
 use super::seen::Seen;
 use super::settings::Tape;
 use crate::checkpoint::progress::LoopState;
-use crate::error::{Error, Result};
+use crate::error::{Error, Origin, Result};
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::moments::tree;
@@ -53,6 +53,8 @@ pub(crate) struct Recorder {
     /// The hook that ended last, if nothing else has happened since.
     last: Option<usize>,
     position: Option<Position>,
+    /// The batch that was drawn last.
+    batch: Option<Origin>,
 }
 
 impl Recorder {
@@ -70,6 +72,7 @@ impl Recorder {
             open: Vec::new(),
             last: None,
             position: None,
+            batch: None,
         }
     }
 
@@ -94,24 +97,24 @@ impl Recorder {
     }
 
     /// Starts recording an entry point, beginning with the complete state at its start.
-    pub(crate) fn start(&mut self, run: &Run, entry: &'static str) -> Result<()> {
+    pub(crate) fn start(&mut self, run: &Run) -> Result<()> {
         self.begin(run)?;
-        self.baseline(run, entry)
+        self.baseline(run, run.place().operation.name)
     }
 
     /// Continues recording after a resume, beginning with everything that was restored.
     pub(crate) fn resume(&mut self, run: &Run) -> Result<()> {
         self.begin(run)?;
         self.values.forget();
-        if self.covers(run.place.phase, &run.progress) {
+        if self.covers(run.phase(), run.progress()) {
             self.is_in_range = true;
             let restored = match self.tape.level {
                 Level::Full => self.values.changed(run)?,
                 Level::Steps(_) => Vec::new(),
             };
             self.name_new()?;
-            self.go_to(run.place.phase, &run.progress, run.loader())?;
-            self.write(&Record::Resumed(run.progress.train_batches, restored))?;
+            self.go_to(run.phase(), run.progress(), run.loader())?;
+            self.write(&Record::Resumed(run.progress().train_batches, restored))?;
         }
         Ok(())
     }
@@ -134,15 +137,10 @@ impl Recorder {
         self.seen.by_hook(table)
     }
 
-    /// Notes that a hook may change the value in this slot, which belongs to another hook.
-    pub(crate) fn may_change(&mut self, slot: usize) {
-        self.values.look_at(u32::try_from(slot).ok());
-    }
-
     /// Notes that a checkpoint of the current state is about to be written.
-    pub(crate) fn saved(&mut self, train_batches: u64) -> Result<()> {
+    pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
         if self.is_on && self.is_in_range {
-            self.write(&Record::Saved(train_batches))?;
+            self.write(&Record::Saved(run.progress().train_batches))?;
         }
         Ok(())
     }
@@ -161,20 +159,20 @@ impl Recorder {
     /// Records the complete state under one entry.
     fn baseline(&mut self, run: &Run, entry: &'static str) -> Result<()> {
         self.values.forget();
-        self.is_in_range = self.covers(run.place.phase, &run.progress);
+        self.is_in_range = self.covers(run.phase(), run.progress());
         self.record(run, Key::Start(entry))
     }
 
     /// Records descriptions of the process and of its hooks.
     fn describe(&mut self, run: &Run) -> Result<()> {
-        let world = &run.ranks.world;
-        let facts = run.checkpoints.facts.as_ref();
+        let world = run.world();
+        let facts = run.checkpoints().facts.as_ref();
         let mut settings = facts.map(|facts| facts.settings.clone()).unwrap_or_default();
         for (hook, of) in facts.iter().flat_map(|facts| &facts.hooks) {
             let named = of.settings.iter().map(|(name, value)| (format!("{hook}.{name}"), value.clone()));
             settings.extend(named);
         }
-        let mut circumstances = circumstances(run.model.device);
+        let mut circumstances = circumstances(run.device());
         circumstances.insert("trainer".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         self.write(&Record::Process(Process {
             rank: (world.rank(), world.size()),
@@ -183,11 +181,11 @@ impl Recorder {
             paranoid: !self.tape.trusts,
             circumstances,
             settings,
-            states: names_of_states(&run.hooks.instances),
+            states: names_of_states(&run.hooks().instances),
         }))?;
-        let hooks = run.hooks.table.hooks();
+        let hooks = run.hooks().table.hooks();
         for nth in 0..hooks.len() {
-            self.entry(hooks, &run.modules, Key::Hook(nth))?;
+            self.entry(hooks, run.modules(), Key::Hook(nth))?;
         }
         Ok(())
     }
@@ -219,7 +217,7 @@ impl Recorder {
             return Ok(());
         }
         let follows = match (key, self.last.take()) {
-            (Key::Hook(this), Some(last)) => follows(run.hooks.table.hooks(), last, this),
+            (Key::Hook(this), Some(last)) => follows(run.hooks().table.hooks(), last, this),
             _ => false,
         };
         if !follows {
@@ -229,8 +227,8 @@ impl Recorder {
         if let Key::Hook(hook) = key
             && self.is_in_range
         {
-            let module = run.modules.calls.last().map(|call| call.known);
-            self.seen.begin(&run.hooks.table, module, hook);
+            let module = run.modules().calls.last().map(|call| call.known);
+            self.seen.begin(&run.hooks().table, module, hook);
         }
         Ok(())
     }
@@ -244,7 +242,7 @@ impl Recorder {
             self.values.refresh();
         }
         let hook = match key {
-            Key::Hook(nth) => Some(&run.hooks.table.hooks()[nth]),
+            Key::Hook(nth) => Some(&run.hooks().table.hooks()[nth]),
             _ => None,
         };
         if !hook.is_some_and(|hook| hook.definition.observes) {
@@ -266,7 +264,7 @@ impl Recorder {
         if self.tape.level != Level::Full {
             return Ok(());
         }
-        if !self.covers(run.place.phase, &run.progress) {
+        if !self.covers(run.phase(), run.progress()) {
             self.is_in_range = false;
             return Ok(());
         }
@@ -277,8 +275,13 @@ impl Recorder {
         self.record(run, key)
     }
 
-    /// Records the batch that was drawn as the output of the loader.
-    pub(super) fn loaded(&mut self, run: &Run) -> Result<()> {
+    /// At the begin of a step, records the batch, which is what the loader has changed.
+    pub(super) fn load(&mut self, run: &Run) -> Result<()> {
+        let batch = Some(run.dispatch().origin);
+        if run.step().batch_len.is_none() || !run.fit().failed_mid_step || self.batch == batch {
+            return Ok(());
+        }
+        self.batch = batch;
         if !self.is_on {
             return Ok(());
         }
@@ -295,10 +298,10 @@ impl Recorder {
     /// In a tape of level `Steps(n)`, records the state after every `n` batches, and at the end.
     pub(crate) fn interval(&mut self, run: &Run, is_end: bool) -> Result<()> {
         let Level::Steps(n) = self.tape.level else { return Ok(()) };
-        if !self.is_on || run.place.phase != Phase::Train || !self.covers(run.place.phase, &run.progress) {
+        if !self.is_on || run.phase() != Phase::Train || !self.covers(run.phase(), run.progress()) {
             return Ok(());
         }
-        if !is_end && !run.progress.batch_number.is_multiple_of(n) {
+        if !is_end && !run.progress().batch_number.is_multiple_of(n) {
             return Ok(());
         }
         if !self.is_in_range {
@@ -311,16 +314,19 @@ impl Recorder {
 
     /// Writes what has changed since the last comparison, under this entry.
     fn record(&mut self, run: &Run, key: Key) -> Result<()> {
+        for (slot, instance) in (0..).zip(&run.hooks().instances) {
+            self.values.look_at(instance.is_touched.take().then_some(slot));
+        }
         let changed = self.values.changed(run)?;
         if changed.is_empty() {
             return Ok(());
         }
         if let Key::Hook(hook) = key {
-            self.seen.note(&run.hooks.table, hook, &changed, self.values.names());
+            self.seen.note(&run.hooks().table, hook, &changed, self.values.names());
         }
         self.name_new()?;
-        self.go_to(run.place.phase, &run.progress, run.loader())?;
-        let entry = self.entry(run.hooks.table.hooks(), &run.modules, key)?;
+        self.go_to(run.phase(), run.progress(), run.loader())?;
+        let entry = self.entry(run.hooks().table.hooks(), run.modules(), key)?;
         self.write(&Record::Changed(entry, changed))
     }
 

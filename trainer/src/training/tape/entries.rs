@@ -1,0 +1,67 @@
+//! The calls that a [`Recorder`] records, as a layer of the run.
+
+use super::recorder::{Key, Recorder};
+use crate::error::{BoxError, Error, Result};
+use crate::run::Run;
+use crate::run::layers::{Call, Layer, Target};
+
+/// Calls `body` with the recorder, if the run has a tape. If that fails, the tape ends with a
+/// warning, and the run continues.
+///
+/// # Errors
+///
+/// Returns the error in a replay, whose purpose is the tape.
+pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
+    run.layer_mut::<Recorder>().map_or(Ok(()), |mut recorder| recorder.tolerated(run, body))
+}
+
+/// Calls `body` with the recorder, or returns the default if the run has no tape.
+pub(crate) fn read<R: Default>(run: &Run, body: impl FnOnce(&mut Recorder) -> R) -> R {
+    run.layer_mut::<Recorder>().map_or_else(R::default, |mut recorder| body(&mut recorder))
+}
+
+impl Recorder {
+    fn tolerated(&mut self, run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
+        let record = || -> Result<(), BoxError> { Ok(body(self, run)?) };
+        if run.replay().is_some() {
+            return record().map_err(Error::from);
+        }
+        if run.reports().tolerate("the tape", record)?.is_none() {
+            run.reports().note_incomplete("the tape".to_owned());
+            self.end();
+        }
+        Ok(())
+    }
+}
+
+/// Returns the entry of a call. `None` for one that is not recorded: an entry point, or a hook that
+/// only observes and has the key `writes`.
+fn key(call: &Call<'_>) -> Option<Key> {
+    match (call.target, call.module()) {
+        (Target::Entry, _) => None,
+        (Target::Loader, _) => Some(Key::Loader),
+        (Target::Hook(hook), _) => {
+            let definition = &call.run.hooks().table.hooks()[hook].definition;
+            (!definition.observes || !definition.writes).then_some(Key::Hook(hook))
+        }
+        (_, Some(known)) => Some(Key::Module(known)),
+        (Target::Operation(row) | Target::Body(row), None) => Some(Key::Operation(row)),
+    }
+}
+
+impl Layer for Recorder {
+    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+        let Some(key) = key(call) else { return Ok(()) };
+        self.tolerated(call.run, |recorder, run| {
+            recorder.load(run)?;
+            recorder.enter(run, key)
+        })
+    }
+
+    fn after(&mut self, call: &Call<'_>) -> Result<()> {
+        match key(call).filter(|_| !std::thread::panicking()) {
+            Some(key) => self.tolerated(call.run, |recorder, run| recorder.leave(run, key)),
+            None => Ok(()),
+        }
+    }
+}
