@@ -383,13 +383,11 @@ fn named_modules_are_measured_by_name() {
 struct Counts(std::sync::Arc<std::sync::Mutex<Vec<(trainer::profile::SpanKind, bool)>>>);
 
 impl trainer::Layer for Counts {
-    fn before(&mut self, call: &trainer::Call<'_>) -> Result<()> {
+    fn call(&self, call: &mut trainer::Call<'_>) -> Result<(), trainer::BoxError> {
         self.0.lock().unwrap().push((call.kind(), true));
-        Ok(())
-    }
-    fn after(&mut self, call: &trainer::Call<'_>) -> Result<()> {
+        let result = call.run();
         self.0.lock().unwrap().push((call.kind(), false));
-        Ok(())
+        result
     }
 }
 
@@ -412,5 +410,38 @@ fn a_layer_of_the_program_surrounds_all_calls_even_if_one_fails() {
         }
         assert_eq!((count(Hook, true), count(Entry, true)), (if fails { 1 } else { 2 }, 1));
         assert!(trainer.profile().is_none());
+    }
+}
+
+/// Does not do what a layer must do with calls of one kind.
+#[derive(Clone, Copy)]
+enum Wrong {
+    Skips,
+    RunsTwice,
+    Fails,
+}
+
+impl trainer::Layer for Wrong {
+    fn call(&self, call: &mut trainer::Call<'_>) -> Result<(), trainer::BoxError> {
+        match self {
+            Wrong::Skips if call.name() == "opt_step" => Ok(()),
+            Wrong::RunsTwice if call.name() == "opt_step" => call.run().and_then(|()| call.run()),
+            Wrong::Fails if call.name() == "opt_step" => Err("on purpose".into()),
+            _ => call.run(),
+        }
+    }
+}
+
+#[test]
+fn a_layer_runs_each_call_once_and_its_error_is_that_of_the_operation() {
+    for (wrong, expected) in [
+        (Wrong::Skips, "failed at opt_step, epoch 0, batch 0 on a batch of"),
+        (Wrong::Skips, "a layer must run each of its calls once"),
+        (Wrong::RunsTwice, "a layer must run each of its calls once"),
+        (Wrong::Fails, "on purpose"),
+    ] {
+        let mut trainer = crate::model::builder().epochs(1).layer(wrong).build().unwrap();
+        let error = trainer.fit(&mut crate::model::rows(8), None).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -1,14 +1,14 @@
-//! Layers: what runs before and after each call of a hook, each operation, each module and each
-//! draw from a loader.
+//! Layers: what runs around each call of a hook, each operation, each module and each draw from a
+//! loader.
 //!
 //! If a trainer has layers, the entries of its dispatch table are replaced by entries that call
 //! them. Otherwise, they add no overhead.
 
 use std::any::Any;
-use std::cell::{Ref, RefMut};
+use std::sync::Arc;
 
 use super::{Place, Run};
-use crate::error::Result;
+use crate::error::{BoxError, Error};
 use crate::hook::call::Loop;
 use crate::hook::definition::{HookResult, Shim};
 use crate::hook::table::Shims;
@@ -19,66 +19,58 @@ use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Rest;
 
-/// Something that runs before and after each call: of a hook, of an operation with the hooks around
-/// it, of a named [module](crate::modules), and of a loader for its next batch.
+/// Something that runs around each call: of a hook, of an operation with the hooks around it, of a
+/// named [module](crate::modules), and of a loader for its next batch.
 /// [`TrainerBuilder::layer`](crate::TrainerBuilder::layer) adds one. The profile and the tape are
 /// layers, too.
 ///
 /// Use this to measure or to trace all calls. To run something at one point, use a hook.
 ///
+/// Calls are nested, so a layer is shared by those that are running. What it changes is in a
+/// [`Mutex`](std::sync::Mutex) or an atomic.
+///
 /// ```
 /// use std::time::{Duration, Instant};
 /// use trainer::profile::SpanKind;
-/// use trainer::{Call, Layer, Result};
+/// use trainer::{BoxError, Call, Layer};
 ///
-/// /// Prints each hook that takes longer than a millisecond. Holds when the running calls began.
-/// struct SlowHooks(Vec<Instant>);
+/// /// Prints each hook that takes longer than a millisecond.
+/// struct SlowHooks;
 ///
 /// impl Layer for SlowHooks {
-///     fn before(&mut self, _: &Call<'_>) -> Result<()> {
-///         self.0.push(Instant::now());
-///         Ok(())
-///     }
-///     fn after(&mut self, call: &Call<'_>) -> Result<()> {
-///         let time = self.0.pop().map_or(Duration::ZERO, |start| start.elapsed());
+///     fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
+///         let start = Instant::now();
+///         let result = call.run();
+///         let time = start.elapsed();
 ///         if call.kind() == SpanKind::Hook && time > Duration::from_millis(1) {
 ///             trainer::print_line(format!("{} took {time:?}", call.name()));
 ///         }
-///         Ok(())
+///         result
 ///     }
 /// }
 /// ```
-pub trait Layer: Any + Send {
-    /// Runs before a call.
+pub trait Layer: Any + Send + Sync {
+    /// Runs around a call: [`call.run()`](Call::run) runs the call itself, and the result of that
+    /// is usually the result of the layer.
     ///
     /// # Errors
     ///
-    /// An error takes the place of the call, and is that of the hook or the operation.
-    fn before(&mut self, call: &Call<'_>) -> Result<()> {
-        let _ = call;
-        Ok(())
-    }
-
-    /// Runs after a call for which [`before`](Layer::before) has run, even if the call has failed.
-    /// It also runs while a panic unwinds, which [`std::thread::panicking`] tells.
-    ///
-    /// # Errors
-    ///
-    /// An error is returned if the call itself has succeeded.
-    fn after(&mut self, call: &Call<'_>) -> Result<()> {
-        let _ = call;
-        Ok(())
-    }
+    /// Returns the error of the call. Another error takes its place, and is that of the hook or of
+    /// the operation.
+    fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError>;
 }
 
-/// A call that a [`Layer`] surrounds.
-#[derive(Clone, Copy)]
+/// A call that a [`Layer`] runs around.
 pub struct Call<'a> {
-    pub(crate) run: &'a Run,
+    pub(crate) run: &'a mut Run,
     pub(crate) target: Target,
+    /// The number of layers that are around what is left of the call.
+    depth: usize,
+    /// Runs the call inside all layers.
+    body: &'a mut dyn FnMut(&mut Run) -> HookResult,
 }
 
-/// The kind of a call that a [`Layer`] surrounds, and of a span of a
+/// The kind of a call that a [`Layer`] runs around, and of a span of a
 /// [`Profile`](crate::profile::Profile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -124,6 +116,20 @@ pub(crate) enum Target {
 }
 
 impl Call<'_> {
+    /// Runs the call, inside the layers that were added later. A layer runs it once.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the call, or an error if the call has already run.
+    pub fn run(&mut self) -> Result<(), BoxError> {
+        let next = self.run.layers.get(self.depth).map(Arc::clone);
+        self.depth += 1;
+        match next {
+            Some(layer) => layer.call(self),
+            None => (self.body)(self.run),
+        }
+    }
+
     /// What is called. A call of a module that no hook or layer names is an operation `module`.
     #[must_use]
     pub fn kind(&self) -> SpanKind {
@@ -224,84 +230,51 @@ fn body(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     run.layered(Target::Body(row as usize), |run| Ok(run.run_rest(rest)?))
 }
 
-/// A call for which `before` has run. Dropping it, even while a panic unwinds, runs `after`.
-struct Open<'a> {
-    run: &'a mut Run,
-    target: Target,
-    /// The number of layers for which `before` has run.
-    layers: usize,
-}
-
-impl Open<'_> {
-    fn before(&mut self) -> Result<()> {
-        let mut layers = self.run.layers.borrow_mut();
-        for layer in layers.iter_mut() {
-            layer.before(&Call { run: self.run, target: self.target })?;
-            self.layers += 1;
-        }
-        Ok(())
-    }
-
-    fn after(&mut self) -> Result<()> {
-        let mut layers = self.run.layers.borrow_mut();
-        let mut result = Ok(());
-        while let Some(last) = self.layers.checked_sub(1) {
-            self.layers = last;
-            if let Some(layer) = layers.get_mut(last) {
-                result = layer.after(&Call { run: self.run, target: self.target }).and(result);
-            }
-        }
-        result
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        let _ = self.after();
-    }
+/// The error of a layer that has not returned the result of its call.
+#[cold]
+fn not_once() -> BoxError {
+    let text = "a layer must run each of its calls once, and return an error if the call fails: return the result of `call.run()`";
+    Error::usage(text).into()
 }
 
 impl Run {
-    /// Runs `body` between what the layers run before and after it.
+    /// Runs `body` inside the layers.
     ///
     /// # Errors
     ///
     /// Returns the error of `body`, or else of a layer.
-    pub(crate) fn layered<R, E: From<crate::error::Error>>(
+    pub(crate) fn layered<R, E: From<BoxError> + Into<BoxError>>(
         &mut self,
         target: Target,
         body: impl FnOnce(&mut Run) -> Result<R, E>,
     ) -> Result<R, E> {
-        if self.layers.get_mut().is_empty() {
+        if self.layers.is_empty() {
             return body(self);
         }
-        let mut open = Open { run: self, target, layers: 0 };
-        // The error of a layer is that of the hook, or of the operation.
-        let locate = |run: &Run, error| match target {
-            Target::Hook(_) => error,
-            _ => run.locate(error),
+        let mut body = Some(body);
+        let mut value = None;
+        let mut has_failed = false;
+        let mut run_once = |run: &mut Run| {
+            let result = body.take().ok_or_else(not_once)?(run);
+            has_failed = result.is_err();
+            value = Some(result.map_err(Into::into)?);
+            Ok(())
         };
-        open.before().map_err(|error| locate(open.run, error))?;
-        let result = body(open.run);
-        let after = open.after().map_err(|error| locate(open.run, error));
-        let value = result?;
-        after?;
-        Ok(value)
-    }
-
-    /// Returns the first layer of this type mutably.
-    pub(crate) fn layer_mut<L: Layer>(&self) -> Option<RefMut<'_, L>> {
-        RefMut::filter_map(self.layers.borrow_mut(), |layers| {
-            layers.iter_mut().find_map(|layer| (&mut **layer as &mut dyn Any).downcast_mut())
-        })
-        .ok()
+        let result = Call { run: self, target, depth: 0, body: &mut run_once }.run();
+        let is_of_layer = !has_failed;
+        match result.and_then(|()| value.ok_or_else(not_once)) {
+            Ok(value) => Ok(value),
+            // The error of a layer is that of the hook, or of the operation.
+            Err(error) if is_of_layer && !matches!(target, Target::Hook(_)) => {
+                let error: BoxError = self.locate(error.into()).into();
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the first layer of this type.
-    pub(crate) fn layer<L: Layer>(&self) -> Option<Ref<'_, L>> {
-        Ref::filter_map(self.layers.borrow(), |layers| {
-            layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
-        })
-        .ok()
+    pub(crate) fn layer<L: Layer>(&self) -> Option<&L> {
+        self.layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
     }
 }

@@ -26,6 +26,7 @@ mod weights;
 use std::any::{Any, TypeId, type_name};
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tch::Device;
 
@@ -110,9 +111,8 @@ pub struct Run {
     /// The hyperparameters that the program has set.
     hyperparameters: Vec<Given>,
     checkpoints: CheckpointState,
-    /// What runs before and after each call. In a `RefCell`, because hooks that only observe use
-    /// the tape too.
-    layers: RefCell<Vec<Box<dyn Layer>>>,
+    /// What runs around each call, from the outside in.
+    layers: Vec<Arc<dyn Layer>>,
     /// Set if the run repeats a part of a recorded run.
     replay: Option<Replay>,
     modules: Modules,
@@ -133,7 +133,7 @@ pub(crate) struct NewRun {
     pub(crate) folder: FolderState,
     pub(crate) hyperparameters: Vec<Given>,
     pub(crate) checkpoints: CheckpointState,
-    pub(crate) layers: Vec<Box<dyn Layer>>,
+    pub(crate) layers: Vec<Arc<dyn Layer>>,
     pub(crate) modules: Modules,
 }
 
@@ -362,7 +362,7 @@ impl Run {
             folder: new.folder,
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
-            layers: RefCell::new(new.layers),
+            layers: new.layers,
             replay: None,
             modules: new.modules,
             error: None,
@@ -375,8 +375,8 @@ impl Run {
     }
 
     /// Replaces the layers.
-    pub(crate) fn set_layers(&mut self, layers: Vec<Box<dyn Layer>>) {
-        *self.layers.get_mut() = layers;
+    pub(crate) fn set_layers(&mut self, layers: Vec<Arc<dyn Layer>>) {
+        self.layers = layers;
     }
 
     /// The error that ended the run, while `after_cancel` or `after_error` fires.

@@ -2,6 +2,7 @@
 //! duration.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use super::layers::Layer;
 use super::{Dispatch, Modules, Place, Requests, Run};
@@ -20,7 +21,7 @@ pub(crate) struct Surroundings {
     log: RefCell<Log>,
     history: History,
     dispatch: Dispatch,
-    layers: RefCell<Vec<Box<dyn Layer>>>,
+    layers: Vec<Arc<dyn Layer>>,
     modules: Modules,
     handles_signals: bool,
 }

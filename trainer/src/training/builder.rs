@@ -4,6 +4,7 @@ use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::sync::Arc;
 
 use tch::nn;
 
@@ -13,7 +14,7 @@ use super::layout;
 use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
-use super::tape::{Recorder, Tape};
+use super::tape::{Recording, Tape};
 use super::task::Task;
 use super::trainer::Trainer;
 use crate::checkpoint::Resume;
@@ -84,7 +85,7 @@ pub struct TrainerBuilder<T> {
     /// set this.
     pub(crate) checks_observers: Option<bool>,
     pub(crate) tape: Option<Tape>,
-    layers: Vec<Box<dyn Layer>>,
+    layers: Vec<Arc<dyn Layer>>,
     pub(crate) folder: FolderState,
     pub(crate) hyperparameters: Vec<Given>,
 }
@@ -212,10 +213,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a [`Layer`], which runs before and after each call of a hook, an operation, a module or
+    /// Adds a [`Layer`], which runs around each call of a hook, an operation, a module or
     /// a loader. A layer that is added later is further inside. Without layers, they cost nothing.
     pub fn layer(mut self, layer: impl Layer) -> Self {
-        self.layers.push(Box::new(layer));
+        self.layers.push(Arc::new(layer));
         self
     }
 
@@ -319,7 +320,7 @@ impl<T: Task> TrainerBuilder<T> {
         let mut layers = self.profile.layers(table.hooks().len(), device);
         let records_calls = self.tape.as_ref().is_some_and(Tape::is_full);
         let has_layers = records_calls || !layers.is_empty() || !self.layers.is_empty();
-        layers.extend(self.tape.map(|tape| -> Box<dyn Layer> { Box::new(Recorder::new(tape)) }));
+        layers.extend(self.tape.map(|tape| -> Arc<dyn Layer> { Arc::new(Recording::new(tape)) }));
         layers.extend(self.layers);
         let table = if has_layers { table.wrapped(&SHIMS) } else { table };
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::{self, ActiveEntry};
 use super::agreement::agree;
-use super::tape::Recorder;
+use super::tape;
 use super::{
     decide, device, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window,
 };
@@ -69,7 +69,7 @@ pub(super) fn enter(
     let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));
     decide::report_warnings(run.reports());
     drop((warned, modes));
-    let is_unrecorded = run.layer::<Recorder>().is_some_and(|recorder| !recorder.has_begun());
+    let is_unrecorded = tape::read(run, |recorder| !recorder.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.reports().warn(
             "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \

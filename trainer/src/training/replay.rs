@@ -1,7 +1,9 @@
 //! Replays: turns a trainer into one that repeats a part of a recorded run, and ends the run after
 //! that part.
 
-use super::tape::{self, Recorder, Tape};
+use std::sync::Arc;
+
+use super::tape::{self, Recorder, Recording, Tape};
 use super::{facts, save};
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::error::{CancelledBy, Error, Result};
@@ -47,8 +49,8 @@ pub(crate) fn begin(
     let table = Table::freeze(hooks, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))?;
     run.hooks_mut().table = if is_full { table.wrapped(&SHIMS) } else { table };
     *run.modules_mut() = Modules::new(run.modules().is_unchecked);
-    let recorder = tape.map(|tape| -> Box<dyn Layer> { Box::new(Recorder::new(tape)) });
-    run.set_layers(recorder.into_iter().collect());
+    let recording = tape.map(|tape| -> Arc<dyn Layer> { Arc::new(Recording::new(tape)) });
+    run.set_layers(recording.into_iter().collect());
     let omits_command_line = run.folder_state().omits_command_line;
     *run.folder_state_mut() = FolderState { omits_command_line, ..FolderState::default() };
     run.checkpoints_mut().resume = checkpoint;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::builder::TrainerBuilder;
-use super::tape::Recorder;
+use super::tape;
 use super::task::Task;
 use super::{entry, erased, fit, validation};
 use crate::data::Loader;
@@ -167,8 +167,7 @@ impl<T: Task> Trainer<T> {
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
         let table = &self.run.hooks().table;
-        let recorder = self.run.layer::<Recorder>();
-        describe(table, &recorder.map(|recorder| recorder.seen(table)).unwrap_or_default())
+        describe(table, &tape::read(&self.run, |recorder| recorder.seen(table)))
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable

@@ -103,7 +103,7 @@ fn run_together<R>(
     drop(active);
     let received = signals.and_then(|signals| {
         signals.end(on_signal == OnSignal::Exit, || {
-            run.reports().notice(&format!("`{name}` was cancelled by a signal"))
+            run.reports().notice(&format!("`{name}` was cancelled by a signal"));
         })
     });
     let result = outcome.unwrap_or_else(|panic| {

@@ -6,7 +6,7 @@
 //! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
-//! The recorder is a [`Layer`]: while measuring is off, profiling adds no overhead.
+//! [`Spans`] is a [`Layer`]: while measuring is off, profiling adds no overhead.
 
 mod format;
 mod report;
@@ -14,9 +14,10 @@ mod report;
 pub(crate) mod tracing;
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use crate::error::BoxError;
 use crate::moments::tree;
 use crate::phase::Phase;
 pub use crate::run::layers::SpanKind;
@@ -118,15 +119,16 @@ impl ProfileRow {
 impl Profile {
     /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
-        let recorder = run.layer::<Recorder>().filter(|recorder| !recorder.entry.is_empty())?;
-        Some(Profile::build(&run.hooks.table, &run.modules, &recorder))
+        let recorder = run.layer::<Spans>()?.lock();
+        let has_begun = !recorder.entry.is_empty();
+        has_begun.then(|| Profile::build(&run.hooks.table, &run.modules, &recorder))
     }
 
     /// Returns the profile of the running entry point so far, or `None` if the entry point is not
     /// measured. The profile contains no spans for a trace.
     pub(crate) fn so_far(run: &Run) -> Option<Self> {
-        run.layer::<Recorder>()
-            .map(|recorder| Profile::build(&run.hooks.table, &run.modules, &recorder.so_far()))
+        let recorder = run.layer::<Spans>()?.lock().so_far();
+        Some(Profile::build(&run.hooks.table, &run.modules, &recorder))
     }
 
     fn build(table: &Table, modules: &Modules, recorder: &Recorder) -> Self {
@@ -172,10 +174,32 @@ impl Profile {
     }
 }
 
-impl Layer for Recorder {
-    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+/// The layer that records the spans.
+pub(crate) struct Spans(Mutex<Recorder>);
+
+impl Spans {
+    pub(crate) fn new(recorder: Recorder) -> Self {
+        Spans(Mutex::new(recorder))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recorder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A span that has begun. Dropping it, even while a panic unwinds, ends it.
+struct Open<'a>(&'a Spans);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.lock().end();
+    }
+}
+
+impl Layer for Spans {
+    fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
         if call.target == Target::Entry {
-            self.restart(call.run.place.operation.name);
+            self.lock().restart(call.run.place.operation.name);
         }
         let operations = KEYS_BEFORE_MOMENTS + tree::moments().len();
         let key = match (call.target, call.module()) {
@@ -185,23 +209,21 @@ impl Layer for Recorder {
             (_, Some(known)) => operations + call.run.hooks.table.hooks().len() + known as usize,
             (Target::Operation(row) | Target::Body(row), None) => KEYS_BEFORE_MOMENTS + row,
         };
-        self.begin(key, call.phase(), call.is_body());
-        Ok(())
-    }
-
-    fn after(&mut self, call: &Call<'_>) -> Result<()> {
-        self.end();
+        self.lock().begin(key, call.phase(), call.is_body());
+        let span = Open(self);
+        let result = call.run();
+        drop(span);
         if call.target == Target::Entry {
-            report::report(call.run, self);
+            report::report(call.run, &self.lock());
         }
-        Ok(())
+        result
     }
 }
 
 /// Returns the number of calls and the self time, in nanoseconds, of a hook over all phases; `None`
 /// if the run has no profile. `hook` is the index of the hook in the table.
 pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
-    let recorder = run.layer::<Recorder>()?;
+    let recorder = run.layer::<Spans>()?.lock();
     let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);
     Some(of_phases.iter().fold((0, 0), |(calls, own), stats| (calls + stats.calls, own + stats.own)))
 }

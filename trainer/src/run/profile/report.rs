@@ -25,7 +25,7 @@ pub(super) fn report(run: &Run, recorder: &Recorder) {
     });
     match written {
         Ok(file) => {
-            run.reports.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display()))
+            run.reports.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display()));
         }
         Err(error) => run.reports.warn(format!("the profile was not written: {error}")),
     }

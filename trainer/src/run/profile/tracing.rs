@@ -1,18 +1,17 @@
 //! Spans for the `tracing` crate.
 
-use tracing::{Span, debug_span, info_span};
+use tracing::{debug_span, info_span};
 
-use crate::error::Result;
+use crate::error::BoxError;
 use crate::run::layers::{Call, Layer, SpanKind};
 
-/// Makes each call a span. Holds the spans that are entered, innermost last.
-#[derive(Default)]
-pub(crate) struct Spans(Vec<Span>);
+/// Makes each call a span.
+pub(crate) struct Tracing;
 
-impl Layer for Spans {
-    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+impl Layer for Tracing {
+    fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
         if call.is_body() {
-            return Ok(());
+            return call.run();
         }
         let phase = call.phase().name();
         let name = || call.name();
@@ -28,19 +27,7 @@ impl Layer for Spans {
                 debug_span!(target: "trainer", "hook", name = name(), moment = last(&moment), phase)
             }
         };
-        // Not the guard of the span, which would have to stay on this thread.
-        span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
-        self.0.push(span);
-        Ok(())
-    }
-
-    fn after(&mut self, call: &Call<'_>) -> Result<()> {
-        if !call.is_body()
-            && let Some(span) = self.0.pop()
-        {
-            span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
-        }
-        Ok(())
+        span.in_scope(|| call.run())
     }
 }
 

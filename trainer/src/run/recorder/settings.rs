@@ -1,11 +1,13 @@
 //! The profiling settings: what is measured, and how it is reported.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tch::Device;
 
 use super::Recorder;
 use crate::run::layers::Layer;
+use crate::run::profile::Spans;
 
 /// The settings of a profile.
 #[derive(Debug, Default)]
@@ -34,14 +36,14 @@ impl ProfileSettings {
     }
 
     /// Returns the layers that trace and measure a run with this number of hooks.
-    pub(crate) fn layers(self, hooks: usize, device: Device) -> Vec<Box<dyn Layer>> {
-        let mut layers: Vec<Box<dyn Layer>> = Vec::new();
+    pub(crate) fn layers(self, hooks: usize, device: Device) -> Vec<Arc<dyn Layer>> {
+        let mut layers: Vec<Arc<dyn Layer>> = Vec::new();
         #[cfg(feature = "tracing")]
         if self.traces {
-            layers.push(Box::new(crate::run::profile::tracing::Spans::default()));
+            layers.push(Arc::new(crate::run::profile::tracing::Tracing));
         }
         if !layers.is_empty() || self.is_on || self.synchronizes || self.report.is_some() {
-            layers.push(Box::new(Recorder::new(hooks, self, device)));
+            layers.push(Arc::new(Spans::new(Recorder::new(hooks, self, device))));
         }
         layers
     }

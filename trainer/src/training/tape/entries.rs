@@ -1,9 +1,25 @@
 //! The calls that a [`Recorder`] records, as a layer of the run.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::recorder::{Key, Recorder};
+use super::settings::Tape;
 use crate::error::{BoxError, Error, Result};
 use crate::run::Run;
 use crate::run::layers::{Call, Layer, Target};
+
+/// The layer that records a tape.
+pub(crate) struct Recording(Mutex<Recorder>);
+
+impl Recording {
+    pub(crate) fn new(tape: Tape) -> Self {
+        Recording(Mutex::new(Recorder::new(tape)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recorder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Calls `body` with the recorder, if the run has a tape. If that fails, the tape ends with a
 /// warning, and the run continues.
@@ -12,12 +28,12 @@ use crate::run::layers::{Call, Layer, Target};
 ///
 /// Returns the error in a replay, whose purpose is the tape.
 pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
-    run.layer_mut::<Recorder>().map_or(Ok(()), |mut recorder| recorder.tolerated(run, body))
+    run.layer::<Recording>().map_or(Ok(()), |recording| recording.lock().tolerated(run, body))
 }
 
 /// Calls `body` with the recorder, or returns the default if the run has no tape.
 pub(crate) fn read<R: Default>(run: &Run, body: impl FnOnce(&mut Recorder) -> R) -> R {
-    run.layer_mut::<Recorder>().map_or_else(R::default, |mut recorder| body(&mut recorder))
+    run.layer::<Recording>().map_or_else(R::default, |recording| body(&mut recording.lock()))
 }
 
 impl Recorder {
@@ -49,19 +65,15 @@ fn key(call: &Call<'_>) -> Option<Key> {
     }
 }
 
-impl Layer for Recorder {
-    fn before(&mut self, call: &Call<'_>) -> Result<()> {
-        let Some(key) = key(call) else { return Ok(()) };
-        self.tolerated(call.run, |recorder, run| {
+impl Layer for Recording {
+    fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
+        let Some(key) = key(call) else { return call.run() };
+        self.lock().tolerated(call.run, |recorder, run| {
             recorder.load(run)?;
             recorder.enter(run, key)
-        })
-    }
-
-    fn after(&mut self, call: &Call<'_>) -> Result<()> {
-        match key(call).filter(|_| !std::thread::panicking()) {
-            Some(key) => self.tolerated(call.run, |recorder, run| recorder.leave(run, key)),
-            None => Ok(()),
-        }
+        })?;
+        let result = call.run();
+        let left = self.lock().tolerated(call.run, |recorder, run| recorder.leave(run, key));
+        result.and(left.map_err(Into::into))
     }
 }

@@ -1,6 +1,6 @@
 //! The tape of a run: what each hook and each operation changes.
 //!
-//! [`Recorder`] is the layer that finds the changes, and the hook
+//! [`Recording`] is the layer, [`Recorder`] finds the changes, and the hook
 //! [`loggers::TapeFile`](crate::loggers::TapeFile) writes its records into a file. [`seen`] keeps
 //! what each hook changed, for `describe_hooks` and for warnings.
 
@@ -9,6 +9,6 @@ mod recorder;
 mod seen;
 mod settings;
 
-pub(crate) use entries::{read, with};
+pub(crate) use entries::{Recording, read, with};
 pub(crate) use recorder::Recorder;
 pub use settings::Tape;
