@@ -33,7 +33,7 @@ help:
 	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
 	@echo "make bench-data compare loading data with PyTorch, WebDataset and MosaicML's streaming (several GB, once)"
 	@echo "make instructions    count the instructions of a step, a point and an operation (needs Valgrind)"
-	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
+	@echo "make bench-compile   benchmark the compile time of hooks against handwritten ones and against none"
 	@echo "make trace-viewer    check that speedscope opens a trace  (needs npm and Chromium)"
 	@echo "make findings   run the scripts that show surprising behavior of other software (an hour; FINDINGS=words in their names)"
 	@echo "make doc        build the API docs"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the compile time of a crate with 200 hooks that use `#[hook]`, against the same 200 hooks written by hand.
+"""Measures the compile time of a crate with 200 hooks that use `#[hook]`, against the same 200 hooks written by hand,
+and that of 1,000 functions and 1,000 methods, with and without `#[hook]`.
 
 The hand-written crate has a trait with a method for each point, a struct that implements it for each hook, and
 a function that adds all of them to a list. The bodies are the same, and both crates depend on `trainer`. Only the
@@ -11,6 +12,7 @@ The crates are in a separate workspace in the target folder, which shares the de
 import os
 import pathlib
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -128,6 +130,31 @@ def block(nth):
     return with_macro, by_hand, [f"{name} {{ seen: 0, mean: 0.0 }}" for name in names.values()]
 
 
+def thousand(with_hook):
+    """Returns a crate of 1,000 functions and one of 1,000 methods in 250 blocks, with or without `#[hook]`."""
+    attribute = "#[hook]" if with_hook else ""
+    start = "//! A thousand.\n#![allow(missing_docs)]\nuse trainer::prelude::*;\n"
+    functions = "".join(f"""
+/// Logs the number {nth}.
+{attribute}
+pub fn log_{nth}(cx: &mut Cx<AfterStep>) -> Result<()> {{
+    cx.log("share_{nth}", cx.counters().batch_idx as f64 / (cx.counters().batches_seen + {nth}) as f64);
+    Ok(())
+}}
+""" for nth in range(1000))
+    blocks = ""
+    for nth in range(250):
+        methods = "".join(f"""
+    /// Counts at this point.
+    pub fn {point}(&mut self, cx: &mut Cx<{camel(point)}>) -> Result<()> {{
+        self.seen += cx.counters().batch_idx + {nth};
+        Ok(())
+    }}
+""" for point in METHODS)
+        blocks += f"pub struct Counter{nth} {{ pub seen: u64 }}\n{attribute}\nimpl Counter{nth} {{{methods}}}\n"
+    return {"functions": start + functions, "methods": start + blocks}
+
+
 def sources():
     """Returns the source text of each crate."""
     points = "".join(f"    fn {point}(&mut self, _: &mut State) -> Result<()> {{ Ok(()) }}\n" for point in POINTS)
@@ -145,6 +172,7 @@ def sources():
 
 
 def write(texts):
+    """Writes the crates into a workspace."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     for name, text in texts.items():
         (FOLDER / name / "src").mkdir(parents=True)
@@ -155,7 +183,7 @@ def write(texts):
     # The profile and lock file of the repository, or torch-sys would be built again.
     profile = (ROOT / "Cargo.toml").read_text().partition("[profile.dev]")[2]
     (FOLDER / "Cargo.toml").write_text(
-        f'[workspace]\nresolver = "3"\nmembers = ["{BY_HAND}", "{WITH_MACRO}"]\n\n[profile.dev]{profile}')
+        f'[workspace]\nresolver = "3"\nmembers = ["*"]\n\n[profile.dev]{profile}')
     shutil.copy(ROOT / "Cargo.lock", FOLDER)
 
 
@@ -199,9 +227,41 @@ def compare(title, compile, verb, texts):
     print(f"{title:<28} {by_hand:8.3f} s {with_macro:8.3f} s {ratio:7.2f} × {rustc:12.2f} ×", flush=True)
 
 
+def processor_time(verb, name, text):
+    """Returns the seconds of processor time that it takes to compile a crate, without those of cargo itself."""
+    def used():
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    taken = []
+    for _ in range(3):
+        start = used()
+        from_scratch(verb, name, text, 0)
+        middle = used()
+        cargo(verb, name, "--quiet")  # up to date
+        taken.append((middle - start) - (used() - middle))
+    return min(taken)
+
+
+def compare_thousands(texts):
+    """Prints the processor time and the size of 1,000 functions and methods without hooks and with them."""
+    print(f"\n{'1,000 of each':<28} {'without':>10} {'#[hook]':>10} {'a hook':>12} {'library':>18}")
+    for kind in ("functions", "methods"):
+        for verb in ("check", "build"):
+            names = [f"{kind}_plain", f"{kind}_hooks"]
+            plain, hooks = (processor_time(verb, name, texts[name]) for name in names)
+            sizes = [(TARGET / "debug" / f"lib{name}.rlib").stat().st_size / 1e6 for name in names] if verb == "build" else []
+            library = f"{sizes[0]:.1f} → {sizes[1]:.1f} MB" if sizes else ""
+            print(f"{f'{kind}, cargo {verb}':<28} {plain:8.2f} s {hooks:8.2f} s {hooks - plain:9.2f} ms {library:>18}", flush=True)
+
+
 def main():
     texts = sources()
-    write(texts)
+    others = {f"{kind}_{suffix}": text for suffix, on in [("plain", False), ("hooks", True)] for kind, text in thousand(on).items()}
+    write(texts | others)
+    if "thousand" in sys.argv:
+        compare_thousands(others)
+        return
     for verb in ("check", "build"):
         for name in CRATES:
             cargo(verb, name)
@@ -210,6 +270,7 @@ def main():
     compare("cargo build", from_scratch, "build", texts)
     compare("cargo check after an edit", edited, "check", texts)
     compare("cargo build after an edit", edited, "build", texts)
+    compare_thousands(others)
 
 
 if __name__ == "__main__":

@@ -237,7 +237,8 @@ pub use values::every::Every;
 pub use values::hyperparameter::Hyperparameter;
 
 #[doc(inline)]
-pub use run::dispatch::registration::{AsHook, Hooks, IntoHook};
+pub use run::dispatch::added::{AsHook, IntoHook};
+pub use run::dispatch::registration::Hooks;
 /// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
 /// The [`language`] page lists every form, key and point.
@@ -348,7 +349,7 @@ pub mod __private {
         around_outcome, call_around_nth, call_nth, define_around, define_at, holds, is_due, lent,
         main_only_guard, next_of, observed, outcome, pass_on, selected_by_nth,
     };
-    pub use crate::run::{HookDef, Rest, Run};
+    pub use crate::run::{Rest, Run};
     pub use crate::training::lock::{assert_golden, assert_lock};
     pub use crate::values::facts::SettingsOf;
 

@@ -57,14 +57,9 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>, is_own: bool) -> TokenStream {
             __hook(#arguments)
         })
     });
-    let definition = Definition {
-        krate,
-        origin: origin(&path_of(&name.unraw().to_string()), krate, is_own),
-        id: quote!(#trainer::__private::id_of_own(&#name)),
-        shim: quote!(#shim),
-        selected: None,
-    };
-    let definition = definition.expand(hook);
+    // The path of a function is its module and its name.
+    let origin = origin(&quote!(""), krate, is_own);
+    let definition = definition(hook, &quote!(#shim), None, krate);
     let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
     // The definition repeats the type of the context, and so does the shim if there is a `when`.
     // rustc drops the second of two equal errors. Errors about the type in two functions are equal
@@ -79,7 +74,11 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>, is_own: bool) -> TokenStream {
         ) -> #trainer::__private::HookResult {
             #body
         }
-        fn #define() -> #trainer::__private::HookDef { #definition }
+        fn #define() -> #trainer::__private::Definitions {
+            let mut __hooks = #trainer::__private::Definitions::of_function(#origin, &#name);
+            #definition
+            __hooks
+        }
         #trainer::__private::inventory::submit! { #trainer::__private::Discovered(#define) }
     }
 }
@@ -94,8 +93,9 @@ fn block(
     let trainer = krate.at(Span::call_site());
     let self_type = &block.self_type;
     let origin = origin(&path_of(&last_word(self_type)), krate, is_own);
-    let definitions =
-        hooks.iter().enumerate().map(|(index, hook)| method(hook, index, block.is_generic(), krate));
+    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
+    let begin =
+        Ident::new(if block.is_generic() { "of_generic_block" } else { "of_block" }, Span::call_site());
     let single = arguments.single.map(|_| {
         let of = arguments.single_of.as_ref().map_or_else(|| quote!(Self), ToTokens::to_token_stream);
         quote!(
@@ -161,7 +161,9 @@ fn block(
         krate,
         &quote! {
             fn __hooks() -> #trainer::__private::Definitions {
-                #trainer::__private::Definitions::from([#(#definitions),*])
+                let mut __hooks = #trainer::__private::Definitions::#begin::<Self>(__ORIGIN);
+                #(#definitions)*
+                __hooks
             }
             #single
             #extras
@@ -238,8 +240,8 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     }
     receiver.map(|receiver| {
         quote! {
-            fn __selected<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::__private::Selected {
-                match __NTH {
+            fn __selected(&#receiver, __nth: ::core::primitive::usize) -> #trainer::__private::Selected {
+                match __nth {
                     #(#arms)*
                     _ => ::core::unreachable!(),
                 }
@@ -366,11 +368,12 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     let call = (!calls.is_empty()).then(|| {
         quote! {
             #[inline]
-            fn __call<const __NTH: ::core::primitive::usize>(
+            fn __call(
                 &mut self,
+                __nth: ::core::primitive::usize,
                 __run: &mut #trainer::__private::Run,
             ) -> #trainer::__private::HookResult {
-                match __NTH {
+                match __nth {
                     #(#calls)*
                     _ => ::core::unreachable!(),
                 }
@@ -380,12 +383,13 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     let call_around = (!around_calls.is_empty()).then(|| {
         quote! {
             #[inline]
-            fn __call_around<const __NTH: ::core::primitive::usize>(
+            fn __call_around(
                 &mut self,
+                __nth: ::core::primitive::usize,
                 __run: &mut #trainer::__private::Run,
                 __rest: #trainer::__private::Rest<'_>,
             ) -> #trainer::__private::HookResult {
-                match __NTH {
+                match __nth {
                     #(#around_calls)*
                     _ => ::core::unreachable!(),
                 }
@@ -434,19 +438,12 @@ fn bounded(block: &Block) -> Generics {
     generics
 }
 
-fn method(hook: &Hook<'_>, index: usize, is_generic: bool, krate: &Krate<'_>) -> TokenStream {
-    let word = hook.function.signature.ident.unraw().to_string();
+fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
-    let of_type = is_generic.then(|| quote!(.of_type(::core::any::type_name::<Self>)));
-    let definition = Definition {
-        krate,
-        origin: quote!(__ORIGIN.method(#word) #of_type),
-        id: quote!(::core::any::TypeId::of::<Self>()),
-        shim: quote!(#trainer::__private::#call_nth::<Self, __Block, #index>),
-        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, __Block, #index>)),
-    };
-    let definition = definition.expand(hook);
+    let shim = quote!(#trainer::__private::#call_nth::<Self, __Block, #index>);
+    let selected = quote!(#trainer::__private::selected_by_nth::<Self, __Block, #index>);
+    let definition = definition(hook, &shim, Some(&selected), krate);
     let cfg = hook.function.cfg();
     quote!(#(#cfg)* #definition)
 }
@@ -525,164 +522,152 @@ fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> 
     [Some(hook.arguments), hook.inherited].into_iter().flatten().find_map(get)
 }
 
-/// The constant that describes one hook and how to call it.
-struct Definition<'a> {
-    krate: &'a Krate<'a>,
-    /// The `Origin` of the hook, without the line and the docs.
-    origin: TokenStream,
-    /// The `TypeId` that order constraints use for the hook.
-    id: TokenStream,
-    /// The function that the dispatch table calls.
-    shim: TokenStream,
-    /// The function that evaluates keys with `self.…`; `None` for a free function.
-    selected: Option<TokenStream>,
+/// Expands to the statement that defines a hook. `shim` is the function that the dispatch table
+/// calls, and `selected` the one that evaluates keys with `self.…`; a free function has none.
+fn definition(
+    hook: &Hook<'_>,
+    shim: &TokenStream,
+    selected: Option<&TokenStream>,
+    krate: &Krate<'_>,
+) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let ord = setting(hook, |arguments| arguments.ord.as_ref());
+    let ord = ord.map(|ord| quote!(.ord(const { let __ord: ::core::primitive::i32 = #ord; __ord })));
+    let phases = setting(hook, |arguments| arguments.only.as_ref()).map_or(&[][..], |only| match only {
+        Only::Phases(phases) => phases,
+        Only::Value(_) => &[],
+    });
+    let only = phases.iter().map(|phase| {
+        let here = ours(phase.span());
+        let trainer = krate.at(here);
+        quote_spanned!(here=> .only::<#trainer::phase::#phase>())
+    });
+    let every = setting(hook, |arguments| arguments.every.as_ref()).map(|(n, span)| {
+        let here = if is_of_value(n) { ours(*span) } else { ours(n.span()) };
+        let n = if is_of_value(n) { quote!(1_u64) } else { quote!(#n) };
+        quote_spanned!(here=> .every(&(#n)))
+    });
+    let when = setting(hook, |arguments| arguments.when.as_ref()).map(|path| {
+        let text = text_of(path);
+        quote!(.when(#text))
+    });
+    let selected = of_value(hook).next().and(selected).map(|selected| quote!(.selected(#selected)));
+    let of = setting(hook, |arguments| arguments.of.as_ref()).map(|modules| {
+        let here = ours(modules.span());
+        let trainer = krate.at(here);
+        match modules {
+            Of::Patterns(listed) => {
+                let listed = listed.iter().map(|(text, optional)| {
+                    let optional = optional.then(|| quote!(.optional()));
+                    quote!(#trainer::__private::ModulePattern::new(#text)#optional)
+                });
+                quote_spanned!(here=> .of(const { &[#(#listed),*] }))
+            }
+            Of::Value(_) => quote_spanned!(here=> .of(&[])),
+        }
+    });
+    let observes = hook.observes.then(|| quote!(.observes()));
+    let writes = setting(hook, |arguments| arguments.writes).map(|_| quote!(.writes()));
+    let may_fail = setting(hook, |arguments| arguments.may_fail).map(|_| quote!(.may_fail()));
+    let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
+    let reads = reads_of(hook, krate);
+    let sets = sets(hook, krate);
+    let constraints = constraints(hook, krate);
+    let docs = hook.function.docs();
+    let name = &hook.function.signature.ident;
+    let (line, column) = position_of(name.span());
+    let name = name.unraw().to_string();
+    let constructor =
+        if hook.next.is_some() { format_ident!("define_around") } else { format_ident!("define_at") };
+    let context = hook.context;
+    quote! {
+        #trainer::__private::#constructor::<#context>(&mut __hooks, #name, (#line, #column), #docs, #shim)
+        #ord
+        #(#only)*
+        #every
+        #of
+        #when
+        #selected
+        #observes
+        #writes
+        #may_fail
+        #trial
+        #reads
+        #sets
+        #constraints;
+    }
 }
 
-impl Definition<'_> {
-    fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { krate, origin, id, shim, selected } = self;
-        let trainer = krate.at(Span::call_site());
-        let ord = setting(hook, |arguments| arguments.ord.as_ref());
-        let ord = ord.map_or_else(
-            || quote!(0),
-            |ord| quote!(const { let __ord: ::core::primitive::i32 = #ord; __ord }),
-        );
-        let phases = setting(hook, |arguments| arguments.only.as_ref()).map_or(&[][..], |only| match only {
-            Only::Phases(phases) => phases,
-            Only::Value(_) => &[],
-        });
-        let only = phases.iter().map(|phase| {
-            let here = ours(phase.span());
+/// Expands to the types of the task, batch and prediction that every call of the hook reads.
+/// Returns `None` for a hook with `when`, because the hook may be meant for some tasks only.
+fn reads_of(hook: &Hook<'_>, krate: &Krate<'_>) -> Option<TokenStream> {
+    if setting(hook, |arguments| arguments.when.as_ref()).is_some() {
+        return None;
+    }
+    let reads: Vec<_> = reads(hook.function)
+        .into_iter()
+        .map(|Read { method, of }| {
+            let here = ours(method.span());
             let trainer = krate.at(here);
-            quote_spanned!(here=> .only::<#trainer::phase::#phase>())
-        });
-        let every = setting(hook, |arguments| arguments.every.as_ref()).map(|(n, span)| {
-            let here = if is_of_value(n) { ours(*span) } else { ours(n.span()) };
-            let n = if is_of_value(n) { quote!(1_u64) } else { quote!(#n) };
-            quote_spanned!(here=> .every(&(#n)))
-        });
-        let when = setting(hook, |arguments| arguments.when.as_ref()).map(|path| {
-            let text = text_of(path);
-            quote!(.when(#text))
-        });
-        let selected =
-            of_value(hook).next().and(selected.as_ref()).map(|selected| quote!(.selected(#selected)));
-        let of = setting(hook, |arguments| arguments.of.as_ref()).map(|modules| {
-            let here = ours(modules.span());
-            let trainer = krate.at(here);
-            match modules {
-                Of::Patterns(listed) => {
-                    let listed = listed.iter().map(|(text, optional)| {
-                        let optional = optional.then(|| quote!(.optional()));
-                        quote!(#trainer::__private::ModulePattern::new(#text)#optional)
-                    });
-                    quote_spanned!(here=> .of(const { &[#(#listed),*] }))
-                }
-                Of::Value(_) => quote_spanned!(here=> .of(&[])),
-            }
-        });
-        let observes = hook.observes.then(|| quote!(.observes()));
-        let writes = setting(hook, |arguments| arguments.writes).map(|_| quote!(.writes()));
-        let may_fail = setting(hook, |arguments| arguments.may_fail).map(|_| quote!(.may_fail()));
-        let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
-        let reads = self.reads(hook);
-        let sets = self.sets(hook);
-        let constraints = self.constraints(hook);
-        let docs = hook.function.docs();
-        let (line, column) = position_of(hook.function.signature.ident.span());
-        let constructor =
-            if hook.next.is_some() { format_ident!("define_around") } else { format_ident!("define_at") };
-        let context = hook.context;
-        quote! {
-            #trainer::__private::#constructor::<#context>(#origin.written(#line, #column, #docs), #id, #ord, #shim)
-            #(#only)*
-            #every
-            #of
-            #when
-            #selected
-            #observes
-            #writes
-            #may_fail
-            #trial
-            #reads
-            #sets
-            #constraints
-            .done()
-        }
-    }
+            let name = method.to_string();
+            quote_spanned!(here=> #trainer::__private::Read::of::<#of>(#name))
+        })
+        .collect();
+    let trainer = krate.at(Span::call_site());
+    (!reads.is_empty())
+        .then(|| quote!(.reads(const { &[#(#reads),*] as &'static [#trainer::__private::Read] })))
+}
 
-    /// Expands to the types of the task, batch and prediction that every call of the hook reads.
-    /// Returns `None` for a hook with `when`, because the hook may be meant for some tasks only.
-    fn reads(&self, hook: &Hook<'_>) -> Option<TokenStream> {
-        if setting(hook, |arguments| arguments.when.as_ref()).is_some() {
-            return None;
-        }
-        let reads: Vec<_> = reads(hook.function)
-            .into_iter()
-            .map(|Read { method, of }| {
-                let here = ours(method.span());
-                let trainer = self.krate.at(here);
-                let name = method.to_string();
-                quote_spanned!(here=> #trainer::__private::Read::of::<#of>(#name))
-            })
-            .collect();
-        let trainer = self.krate.at(Span::call_site());
-        (!reads.is_empty())
-            .then(|| quote!(.reads(const { &[#(#reads),*] as &'static [#trainer::__private::Read] })))
-    }
-
-    /// Expands the key `in` of the method, or else that of its block.
-    fn sets(&self, hook: &Hook<'_>) -> Option<TokenStream> {
-        let sets = setting(hook, |arguments| (!arguments.sets.is_empty()).then_some(&arguments.sets))?;
-        let refs = sets.iter().map(|path| {
-            let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
-            let trainer = self.krate.at(here);
-            let text = text_of(path);
-            quote_spanned!(here=> #trainer::__private::SetRef::of::<#path>(#text))
-        });
-        let trainer = self.krate.at(Span::call_site());
-        Some(quote!(.sets(const { &[#(#refs),*] as &'static [#trainer::__private::SetRef] })))
-    }
-
-    /// Expands the keys `before` and `after` of the method, or else those of its block.
-    fn constraints(&self, hook: &Hook<'_>) -> Option<TokenStream> {
-        let mut constraints = Vec::new();
-        type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
-        let keys: [Key; 2] =
-            [("before", |arguments| &arguments.before), ("after", |arguments| &arguments.after)];
-        for (key, targets) in keys {
-            let own = targets(hook.arguments);
-            let block = hook.inherited.map(targets);
-            // For a method without its own attribute, `arguments` are the block's.
-            let of_block = hook.in_block && hook.inherited.is_none() || own.is_empty();
-            let targets = if own.is_empty() { block.unwrap_or(own) } else { own };
-            constraints.extend(targets.iter().map(|target| self.constraint(key, target, of_block)));
-        }
-        let trainer = self.krate.at(Span::call_site());
-        (!constraints.is_empty())
-            .then(|| quote!(.constraints(const { &[#(#constraints),*] as &'static [#trainer::__private::OrderConstraint] })))
-    }
-
-    fn constraint(&self, key: &str, target: &Target, of_block: bool) -> TokenStream {
-        let path = &target.path;
+/// Expands the key `in` of the method, or else that of its block.
+fn sets(hook: &Hook<'_>, krate: &Krate<'_>) -> Option<TokenStream> {
+    let sets = setting(hook, |arguments| (!arguments.sets.is_empty()).then_some(&arguments.sets))?;
+    let refs = sets.iter().map(|path| {
         let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
-        let trainer = self.krate.at(here);
-        let key = Ident::new(key, here);
+        let trainer = krate.at(here);
         let text = text_of(path);
-        // A capitalized name is a type, any other a function: the expansion differs.
-        let is_type = path
-            .segments
-            .last()
-            .is_some_and(|segment| segment.ident.unraw().to_string().starts_with(char::is_uppercase));
-        let id = if is_type {
-            quote_spanned!(here=> #trainer::__private::target_type::<#path, _>())
-        } else {
-            quote_spanned!(here=> #trainer::__private::target_fn(&#path))
-        };
-        let optional = target.optional.then(|| quote!(.optional()));
-        let inherited = of_block.then(|| quote!(.inherited()));
-        quote_spanned!(here=> #trainer::__private::OrderConstraint::#key(#id, #text)#optional #inherited)
+        quote_spanned!(here=> #trainer::__private::SetRef::of::<#path>(#text))
+    });
+    let trainer = krate.at(Span::call_site());
+    Some(quote!(.sets(const { &[#(#refs),*] as &'static [#trainer::__private::SetRef] })))
+}
+
+/// Expands the keys `before` and `after` of the method, or else those of its block.
+fn constraints(hook: &Hook<'_>, krate: &Krate<'_>) -> Option<TokenStream> {
+    let mut constraints = Vec::new();
+    type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
+    let keys: [Key; 2] = [("before", |arguments| &arguments.before), ("after", |arguments| &arguments.after)];
+    for (key, targets) in keys {
+        let own = targets(hook.arguments);
+        let block = hook.inherited.map(targets);
+        // For a method without its own attribute, `arguments` are the block's.
+        let of_block = hook.in_block && hook.inherited.is_none() || own.is_empty();
+        let targets = if own.is_empty() { block.unwrap_or(own) } else { own };
+        constraints.extend(targets.iter().map(|target| constraint(key, target, of_block, krate)));
     }
+    let trainer = krate.at(Span::call_site());
+    (!constraints.is_empty())
+        .then(|| quote!(.constraints(const { &[#(#constraints),*] as &'static [#trainer::__private::OrderConstraint] })))
+}
+
+fn constraint(key: &str, target: &Target, of_block: bool, krate: &Krate<'_>) -> TokenStream {
+    let path = &target.path;
+    let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
+    let trainer = krate.at(here);
+    let key = Ident::new(key, here);
+    let text = text_of(path);
+    // A capitalized name is a type, any other a function: the expansion differs.
+    let is_type = path
+        .segments
+        .last()
+        .is_some_and(|segment| segment.ident.unraw().to_string().starts_with(char::is_uppercase));
+    let id = if is_type {
+        quote_spanned!(here=> #trainer::__private::target_type::<#path, _>())
+    } else {
+        quote_spanned!(here=> #trainer::__private::target_fn(&#path))
+    };
+    let optional = target.optional.then(|| quote!(.optional()));
+    let inherited = of_block.then(|| quote!(.inherited()));
+    quote_spanned!(here=> #trainer::__private::OrderConstraint::#key(#id, #text)#optional #inherited)
 }
 
 /// Returns a span that is located at `span` and resolves names like the macro's own tokens. rustc

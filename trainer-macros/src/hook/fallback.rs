@@ -37,7 +37,7 @@ pub(super) fn hooks(checked: &Checked<'_>, arguments: &Arguments, krate: &Krate<
         arguments,
         krate,
         &quote! {
-            fn __hooks() -> #trainer::__private::Definitions { ::core::default::Default::default() }
+            fn __hooks() -> #trainer::__private::Definitions { ::core::unreachable!() }
         },
     );
     Some(quote!(const _: () = { #import #implementation };))

@@ -131,23 +131,9 @@ impl Origin {
         self.own
     }
 
-    /// Sets the name of the method, for a hook that is a method of the block.
-    #[must_use]
-    pub const fn method(mut self, name: &'static str) -> Self {
-        self.method = Some(name);
-        self
-    }
-
-    /// Sets the function that returns the name of the hook's type, for a generic type.
-    #[must_use]
-    pub const fn of_type(mut self, name: fn() -> &'static str) -> Self {
-        self.of_type = Some(name);
-        self
-    }
-
     /// Sets the source line and column, and the first paragraph of the doc comment.
     #[must_use]
-    pub const fn written(mut self, line: u32, column: u32, docs: &'static str) -> Self {
+    pub(crate) const fn written(mut self, line: u32, column: u32, docs: &'static str) -> Self {
         self.line = line;
         self.column = column;
         self.docs = docs;
@@ -201,7 +187,7 @@ impl Origin {
 }
 
 /// The compile-time definition of a hook of a loop with the state `R`.
-pub struct HookDef<R> {
+pub(crate) struct HookDef<R> {
     pub(crate) origin: Origin,
     /// The type of the hook's function, or the type that its method belongs to. Order constraints
     /// refer to it.

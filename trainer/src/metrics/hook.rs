@@ -11,7 +11,7 @@ use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::stages;
 use crate::lifecycle::CanLog;
 use crate::prelude::own::*;
-use crate::run::dispatch::registration::IntoHook;
+use crate::run::dispatch::added::IntoHook;
 use crate::values::facts::refused;
 
 /// A function that returns the prediction and the target of a batch, or `None` to skip the batch.

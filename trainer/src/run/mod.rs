@@ -64,7 +64,7 @@ pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};
 
 /// The hook engine, with [`Run`] as the state of its loop.
-pub type HookDef = definition::HookDef<Run>;
+pub(crate) type HookDef = definition::HookDef<Run>;
 pub(crate) type Hook = definition::Hook<Run>;
 pub(crate) type Shim = definition::Shim<Run>;
 pub(crate) type Instance = instance::Instance<Run>;

@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::panic::Location;
 
-use super::shim::lend;
+use super::shim::{lend, lent_as};
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
 use crate::hook::call::Loop;
@@ -14,10 +14,9 @@ use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
 use crate::moments::never::Returned;
 use crate::phase::PhaseSet;
-use crate::run::HookDef;
 use crate::run::Run;
 use crate::run::context::Cx;
-use crate::run::dispatch::registration::Definition;
+use crate::run::{HookDef, Shim};
 
 /// The name and options of a closure hook: the first argument of
 /// [`.on`](crate::TrainerBuilder::on).
@@ -141,7 +140,7 @@ impl HookOptions {
             ));
         }
         let origin = Origin::closure(name, place, "A closure");
-        let definition = Definition::<P>::at(origin, TypeId::of::<F>(), ord, call).done();
+        let definition = HookDef::new::<P>(origin, TypeId::of::<F>(), ord, Shim::Point(call));
         HookDef { only: only.unwrap_or_default(), every, trial, observes, sets: sets.into(), ..definition }
     }
 }
@@ -164,7 +163,7 @@ pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> H
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_run(run)).outcome()?))
+    lend(run, slot, 0, |closure, _, run| Ok(lent_as::<F>(closure, run)?(Cx::from_run(run)).outcome()?))
 }
 
 /// Calls a closure that only observes, if it is due.
@@ -173,7 +172,7 @@ pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u3
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_shared(run)).outcome()?))
+    lend(run, slot, 0, |closure, _, run| Ok(lent_as::<F>(closure, run)?(Cx::from_shared(run)).outcome()?))
 }
 
 /// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::registration::origins;
+use super::added::origins;
 use crate::error::Result;
 use crate::hook::HookTable;
 use crate::hook::describe::in_format;

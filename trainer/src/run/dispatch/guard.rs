@@ -191,7 +191,7 @@ mod tests {
     fn every_built_in_type_that_only_observes_may_fail_or_is_listed_with_a_reason() {
         let blocks = inventory::iter::<HookImpl>()
             .filter(|block| block.origin.is_own())
-            .map(|block| ((block.hooks)(), block.origin.path.rsplit("::").next().unwrap_or_default()));
+            .map(|block| (block.hooks(), block.origin.path.rsplit("::").next().unwrap_or_default()));
         let mut found = BTreeSet::new();
         for (hooks, name) in blocks {
             if !hooks.is_empty() && hooks.iter().all(|hook| hook.observes && !hook.may_fail) {

@@ -1,6 +1,7 @@
 //! [`Run`] as the [`Loop`] whose hooks are called from the frozen table, and what surrounds these
 //! calls.
 
+pub(crate) mod added;
 pub(crate) mod closure;
 mod compute;
 mod custom;
@@ -13,12 +14,12 @@ mod operation;
 pub(crate) mod registration;
 pub(crate) mod shim;
 
+pub(crate) use added::of_task_variables;
 pub use closure::{ClosureHook, HookOptions, ObserverClosure};
 pub(crate) use compute::computing;
 pub(crate) use custom::{enter_custom, fire_with};
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
-pub(crate) use registration::of_task_variables;
 
 use crate::error::{BoxError, Error, HookError, OperationError};
 use crate::hook::call::Loop;

@@ -1,78 +1,119 @@
-//! What `#[hook]` and the builder add to the hook engine for a trainer: the types of
-//! [`hook`](crate::hook) with [`Run`] as the state of the loop.
+//! What `#[hook]` expands to: the definitions of hooks, and their registration, for
+//! [`Run`] as the state of the loop.
 
 use std::any::{TypeId, type_name};
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::panic::Location;
-use std::path::{Path, PathBuf};
 
-use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
+use super::added::AsHook;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::Result;
 use crate::hook::constraint::OrderConstraint;
 use crate::hook::constraint::OrderTarget;
-use crate::hook::definition::{AroundShim, HookResult, Origin, PointShim, crate_of};
-use crate::hook::discovery::{AutoWhen, Automatic, Linked};
+use crate::hook::definition::{HookResult, Origin};
+use crate::hook::discovery::AutoWhen;
 use crate::hook::read::Read;
 use crate::hook::selected::{AsInterval, Selected, SelectedOf};
-use crate::hook::selection::HookSelection;
 use crate::hook::set::{HookSet, SetRef};
 use crate::lifecycle::{ModuleBegun, ModuleKept, ModuleWithin};
-use crate::model::added::{NewVariables, VariablesOf};
+use crate::model::added::VariablesOf;
 use crate::modules::ModulePattern;
-use crate::moment::{AtOperation, AtPoint, Counted, Moment, ReachedIn};
+use crate::moment::{Counted, Moment, ReachedIn};
 use crate::phase::PhaseMarker;
 use crate::run::{HookDef, Instance, Rest, Run, Shim};
 use crate::values::facts::{SettingList, SettingsOf};
 use crate::values::paths::public_path;
 
-/// The definitions of the hooks of a type, in source order.
-pub type Definitions = Vec<HookDef>;
-
-/// A builder of the definition of a hook at the moment `At`.
+/// The definition of the hook of a function, or of the hooks of a block in source order.
 #[must_use]
-pub struct Definition<At> {
-    hook: HookDef,
-    at: PhantomData<fn() -> At>,
+pub struct Definitions {
+    /// The origin of the block, or of the function, whose path is still empty.
+    origin: Origin,
+    /// The type of the block or of the function.
+    id: TypeId,
+    hooks: Vec<HookDef>,
 }
 
-impl<At: Moment> Definition<At> {
-    /// Begins the definition of a hook at a point.
-    pub(crate) fn at(origin: Origin, id: TypeId, ord: i32, call: PointShim<Run>) -> Self
-    where
-        At: AtPoint,
-    {
-        Definition::new(origin, id, ord, Shim::Point(call))
+// The crate of a user compiles generic code again for each of its hooks, hook types or moments, so
+// that the generic functions here only pass on what they know about a type.
+impl Definitions {
+    /// Begins the definition of a function.
+    pub fn of_function<F: 'static>(origin: Origin, _: &F) -> Self {
+        Definitions::new(origin, TypeId::of::<F>())
     }
 
-    /// Begins the definition of a hook around an operation.
-    pub(crate) fn around(origin: Origin, id: TypeId, ord: i32, call: AroundShim<Run>) -> Self
-    where
-        At: AtOperation,
-    {
-        Definition::new(origin, id, ord, Shim::Around(call))
+    /// Begins the definitions of a block.
+    pub fn of_block<H: 'static>(origin: Origin) -> Self {
+        Definitions::new(origin, TypeId::of::<H>())
     }
 
-    fn new(mut origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
-        if origin.is_own() {
-            origin.path = Cow::Owned(public_path(&origin.path).into_owned());
-        }
+    /// Begins the definitions of a block of a generic type.
+    pub fn of_generic_block<H: 'static>(mut origin: Origin) -> Self {
+        origin.of_type = Some(type_name::<H>);
+        Definitions::new(origin, TypeId::of::<H>())
+    }
+
+    fn new(mut origin: Origin, id: TypeId) -> Self {
         // The values of this crate's generic types differ in their labels.
         if let Some(name) = origin.of_type.filter(|_| !origin.is_own())
             && let Some((_, arguments)) = name().split_once('<')
         {
             origin.path = Cow::Owned(format!("{}<{}", origin.path, public_path(arguments)));
         }
-        Definition { hook: HookDef::new::<At>(origin, id, ord, call), at: PhantomData }
+        Definitions { origin, id, hooks: Vec::new() }
+    }
+
+    /// Adds a hook at the moment `At`, with the name of its function or method, where the name is
+    /// written, and the first paragraph of its doc comment.
+    pub(crate) fn add<At: Moment>(
+        &mut self,
+        name: &'static str,
+        (line, column): (u32, u32),
+        docs: &'static str,
+        call: Shim,
+    ) -> Definition<'_, At> {
+        let origin = self.origin.clone().written(line, column, docs);
+        Definition { hook: self.push(name, HookDef::new::<At>(origin, self.id, 0, call)), at: PhantomData }
+    }
+
+    fn push(&mut self, name: &'static str, mut hook: HookDef) -> &mut HookDef {
+        let origin = &mut hook.origin;
+        if origin.path.is_empty() {
+            origin.path = Cow::Owned(format!("{}::{name}", origin.module));
+        } else {
+            origin.method = Some(name);
+        }
+        if origin.is_own() {
+            origin.path = Cow::Owned(public_path(&origin.path).into_owned());
+        }
+        self.hooks.push(hook);
+        let last = self.hooks.len() - 1;
+        &mut self.hooks[last]
+    }
+
+    /// Returns the definitions.
+    pub(crate) fn into_hooks(self) -> Vec<HookDef> {
+        self.hooks
     }
 }
 
+/// The definition of a hook at the moment `At`, whose methods set what the keys of `#[hook]` say.
+pub struct Definition<'a, At> {
+    hook: &'a mut HookDef,
+    at: PhantomData<fn() -> At>,
+}
+
 // There are no bounds on the moment, so that a mistake in it is reported only once.
-impl<At> Definition<At> {
+impl<At> Definition<'_, At> {
+    /// Sets the order among the hooks of the moment.
+    pub fn ord(self, ord: i32) -> Self {
+        self.hook.ord = ord;
+        self
+    }
+
     /// Limits the hook to the phase `Ph`, which must reach the hook's moment. Each further call
     /// adds a phase.
-    pub fn only<Ph: PhaseMarker>(mut self) -> Self
+    pub fn only<Ph: PhaseMarker>(self) -> Self
     where
         At: ReachedIn<Ph>,
     {
@@ -81,7 +122,7 @@ impl<At> Definition<At> {
     }
 
     /// Runs the hook only every `n`-th time; the shim checks this with `is_due`.
-    pub fn every(mut self, n: &impl AsInterval) -> Self
+    pub fn every(self, n: &impl AsInterval) -> Self
     where
         At: Counted,
     {
@@ -91,13 +132,13 @@ impl<At> Definition<At> {
 
     /// Records the path of the function given as `when`, for `describe_hooks`. The shim calls the
     /// function itself.
-    pub fn when(mut self, path: &'static str) -> Self {
+    pub fn when(self, path: &'static str) -> Self {
         self.hook.when = Some(path);
         self
     }
 
     /// Limits the hook to the modules whose names match one of these patterns.
-    pub fn of(mut self, patterns: &'static [ModulePattern]) -> Self
+    pub fn of(self, patterns: &'static [ModulePattern]) -> Self
     where
         At: ModuleWithin + ModuleBegun + ModuleKept,
     {
@@ -107,57 +148,51 @@ impl<At> Definition<At> {
 
     /// Sets the function that reads the modules, the interval or the phases of the hook from its
     /// value.
-    pub fn selected(mut self, by_value: SelectedOf) -> Self {
+    pub fn selected(self, by_value: SelectedOf) -> Self {
         self.hook.selected = Some(by_value);
         self
     }
 
     /// Marks the hook as one that takes `&Cx`.
-    pub fn observes(mut self) -> Self {
+    pub fn observes(self) -> Self {
         self.hook.observes = true;
         self
     }
 
     /// Marks the hook as one that writes something that outlives the process.
-    pub fn writes(mut self) -> Self {
+    pub fn writes(self) -> Self {
         self.hook.writes = true;
         self
     }
 
     /// Marks the hook as one whose failure is only a warning.
-    pub fn may_fail(mut self) -> Self {
+    pub fn may_fail(self) -> Self {
         self.hook.may_fail = true;
         self
     }
 
     /// Sets whether the hook runs in trials.
-    pub fn trial(mut self, runs: bool) -> Self {
+    pub fn trial(self, runs: bool) -> Self {
         self.hook.trial = Some(runs);
         self
     }
 
     /// Sets the calls such as `cx.batch::<MyBatch>()` that the hook makes every time it runs.
-    pub fn reads(mut self, reads: &'static [Read]) -> Self {
+    pub fn reads(self, reads: &'static [Read]) -> Self {
         self.hook.reads = reads;
         self
     }
 
     /// Adds the hook to these sets.
-    pub fn sets(mut self, sets: &'static [SetRef]) -> Self {
+    pub fn sets(self, sets: &'static [SetRef]) -> Self {
         self.hook.sets = Cow::Borrowed(sets);
         self
     }
 
     /// Sets the order constraints.
-    pub fn constraints(mut self, constraints: &'static [OrderConstraint]) -> Self {
+    pub fn constraints(self, constraints: &'static [OrderConstraint]) -> Self {
         self.hook.constraints = constraints;
         self
-    }
-
-    /// Returns the definition.
-    #[must_use]
-    pub fn done(self) -> HookDef {
-        self.hook
     }
 }
 
@@ -201,20 +236,20 @@ pub trait Hooks<Block = ()>: Send + 'static {
     fn __rolls_back(&self) -> bool {
         unreachable!()
     }
-    /// Returns the modules, interval and phases that the value selects for its hook `NTH`, in
-    /// source order.
+    /// Returns the modules, interval and phases that the value selects for the hook with this index
+    /// in source order.
     #[doc(hidden)]
-    fn __selected<const NTH: usize>(&self) -> Selected {
+    fn __selected(&self, _: usize) -> Selected {
         Selected::all()
     }
     /// Calls the hook with this index in source order, if it is at a point.
     #[doc(hidden)]
-    fn __call<const NTH: usize>(&mut self, _: &mut Run) -> HookResult {
+    fn __call(&mut self, _: usize, _: &mut Run) -> HookResult {
         unreachable!()
     }
     /// Calls the hook with this index in source order, if it is around an operation.
     #[doc(hidden)]
-    fn __call_around<const NTH: usize>(&mut self, _: &mut Run, _: Rest<'_>) -> HookResult {
+    fn __call_around(&mut self, _: usize, _: &mut Run, _: Rest<'_>) -> HookResult {
         unreachable!()
     }
 }
@@ -234,36 +269,6 @@ impl<H: FurtherBlocksNeedHookMore> Hooks for H {
 
     fn __hooks() -> Definitions {
         <H as Hooks<H::Block>>::__hooks()
-    }
-}
-
-/// A value that [`.hook(…)`](crate::TrainerBuilder::hook) accepts: a value with [`Hooks`], or a
-/// [metric](crate::metrics::Metric). `Kind` distinguishes the two and is inferred.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no hooks",
-    label = "has no hooks",
-    note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
-    note = "a value of a generic type has hooks only if it meets the bounds of that block, and is `Send` and `'static`",
-    note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
-    note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
-)]
-pub trait IntoHook<Kind> {
-    /// The type of the converted value, which has hooks.
-    type Hook: Hooks;
-
-    /// Converts the value to one with hooks.
-    fn into_hook(self) -> Self::Hook;
-}
-
-/// Marks a value that implements [`Hooks`] itself.
-#[derive(Debug)]
-pub enum AsHook {}
-
-impl<H: Hooks> IntoHook<AsHook> for H {
-    type Hook = H;
-
-    fn into_hook(self) -> H {
-        self
     }
 }
 
@@ -333,51 +338,8 @@ impl Extras {
     }
 }
 
-impl Instance {
-    /// The label that distinguishes the value from others of its type.
-    pub(crate) fn label(&self) -> Option<String> {
-        (self.extras.state?.label)(self.value.as_ref()?)
-    }
-
-    /// Returns the settings of the value: those that it lists, or else the fields that serde saves.
-    pub(crate) fn settings(&self) -> SettingList {
-        let (Some(value), fields) = (&self.value, self.extras.state.map(|state| state.fields)) else {
-            return SettingList::new();
-        };
-        match (self.extras.settings, fields) {
-            (Some(of), _) => (of.settings)(&**value),
-            (None, Some(fields)) => fields(value),
-            (None, None) => SettingList::new(),
-        }
-    }
-
-    /// Returns a message for each setting of the value that is invalid.
-    pub(crate) fn mistakes(&self) -> Vec<String> {
-        let (Some(of), Some(value)) = (self.extras.settings, &self.value) else { return Vec::new() };
-        let name = public_path(self.type_name);
-        (of.mistakes)(&**value).into_iter().map(|why| format!("hook `{name}`: {why}")).collect()
-    }
-
-    /// Adds the variables of the value to the model. Returns a message if that fails.
-    pub(crate) fn add_variables(&mut self, model: &NewVariables<'_>) -> Option<String> {
-        let why = (self.extras.variables?.add)(&mut **self.value.as_mut()?, model).err()?;
-        Some(format!("hook `{}`: {why}", public_path(self.type_name)))
-    }
-
-    /// Returns the folder to which the value writes checkpoints, if it writes any.
-    pub(crate) fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
-        (self.extras.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
-    }
-
-    /// Whether a resume ignores the value. This is the case if the value only observes and lists no
-    /// settings.
-    pub(crate) fn is_left_out(&self) -> bool {
-        self.observes && (self.extras.settings.is_none() || self.settings().is_empty())
-    }
-}
-
 /// The registration of a free function with `#[hook]`.
-pub struct Discovered(pub fn() -> HookDef);
+pub struct Discovered(pub fn() -> Definitions);
 
 inventory::collect!(Discovered);
 
@@ -387,11 +349,11 @@ pub struct HookImpl {
     pub(crate) origin: Origin,
     /// The ID of the type, or `None` if the type is generic.
     pub(crate) id: Option<TypeId>,
-    pub(crate) hooks: fn() -> Definitions,
+    hooks: fn() -> Definitions,
     /// The function that creates a value for a trainer, if the block has `auto`.
     pub(crate) make: Option<fn() -> Instance>,
     /// When a trainer creates a value with `make`.
-    when: AutoWhen,
+    pub(crate) when: AutoWhen,
     /// The type that identifies a group of hook types. A trainer accepts at most one value from the
     /// whole group.
     pub(crate) single: Option<TypeId>,
@@ -408,7 +370,7 @@ impl HookImpl {
         HookImpl {
             origin,
             id: None,
-            hooks: Definitions::new,
+            hooks: || unreachable!("the hooks of a generic type are those of a value"),
             make: None,
             when: AutoWhen::Always,
             single: None,
@@ -423,7 +385,7 @@ impl HookImpl {
         HookImpl {
             origin,
             id: Some(TypeId::of::<H>()),
-            hooks: hooks_of::<H>,
+            hooks: <H as Hooks>::__hooks,
             make: None,
             when: AutoWhen::Always,
             single: H::SINGLE,
@@ -438,6 +400,11 @@ impl HookImpl {
         block.make = Some(|| Instance::with_hooks(H::default()));
         block.when = when;
         block
+    }
+
+    /// Returns the hooks of the type, if it is not generic.
+    pub(crate) fn hooks(&self) -> Vec<HookDef> {
+        self.id.map_or_else(Vec::new, |id| with_more((self.hooks)(), id))
     }
 }
 
@@ -489,10 +456,15 @@ pub trait HasHooks {}
 impl<H: FurtherBlocksNeedHookMore> HasHooks for H {}
 
 /// Returns the hooks of a type: those of its first block, then those of its additional blocks.
-pub(crate) fn hooks_of<H: Hooks>() -> Definitions {
-    let mut hooks = H::__hooks();
-    let further = inventory::iter::<MoreHooks>().filter(|more| more.id == TypeId::of::<H>());
-    let mut more: Definitions = further.flat_map(|more| (more.hooks)()).collect();
+pub(crate) fn hooks_of<H: Hooks>() -> Vec<HookDef> {
+    with_more(H::__hooks(), TypeId::of::<H>())
+}
+
+/// Adds the hooks of the additional blocks of a type to those of its first block.
+fn with_more(first: Definitions, id: TypeId) -> Vec<HookDef> {
+    let mut hooks = first.into_hooks();
+    let further = inventory::iter::<MoreHooks>().filter(|more| more.id == id);
+    let mut more: Vec<HookDef> = further.flat_map(|more| (more.hooks)().into_hooks()).collect();
     // `inventory` does not define an order.
     more.sort_by(|one, other| one.origin.rank().cmp(&other.origin.rank()));
     // An additional block may be in a different module, but the type has only one path.
@@ -503,21 +475,13 @@ pub(crate) fn hooks_of<H: Hooks>() -> Definitions {
     hooks
 }
 
-impl Instance {
-    /// Wraps a value whose type has hook methods.
-    pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
-        Instance {
-            extras: H::EXTRAS,
-            changes_unsaved: changes::<H>() && H::EXTRAS.state.is_none() && size_of::<H>() > 0,
-            ..Instance::new(value)
-        }
-    }
+/// Returns whether a hook in any block of the type takes `&mut self`.
+pub(crate) fn changes<H: Hooks>() -> bool {
+    H::CHANGES || more_change(TypeId::of::<H>())
 }
 
-/// Whether a hook in any block of the type takes `&mut self`.
-fn changes<H: Hooks>() -> bool {
-    let mut more = inventory::iter::<MoreHooks>();
-    H::CHANGES || more.any(|more| more.id == TypeId::of::<H>() && more.changes)
+fn more_change(id: TypeId) -> bool {
+    inventory::iter::<MoreHooks>().any(|more| more.id == id && more.changes)
 }
 
 /// A hook type whose values a trainer can create.
@@ -530,127 +494,3 @@ pub trait Auto: Hooks + Default {}
 
 #[diagnostic::do_not_recommend]
 impl<H: Hooks + Default> Auto for H {}
-
-/// Returns the hook block of a task type, if the type has one.
-pub(crate) fn of_task<T: 'static>() -> Option<&'static HookImpl> {
-    let id = Some(TypeId::of::<T>());
-    inventory::iter::<HookImpl>().find(|block| block.id == id)
-}
-
-/// Returns the path of the hook block of a generic task type. `of_task` cannot find such a block.
-pub(crate) fn of_generic_task<T: 'static>() -> Option<&'static str> {
-    let (name, _) = std::any::type_name::<T>().split_once('<')?;
-    // The block may be in a different module than the type.
-    let same =
-        |path: &str| crate_of(path) == crate_of(name) && path.rsplit("::").next() == name.rsplit("::").next();
-    let block = inventory::iter::<HookImpl>().find(|block| block.id.is_none() && same(&block.origin.path));
-    block.map(|block| &*block.origin.path)
-}
-
-/// Returns the hooks that are linked into the program and have no value or an automatic one, and
-/// the origins of all blocks.
-pub(crate) fn linked() -> (Vec<Linked<Run>>, impl Iterator<Item = &'static Origin>) {
-    let free = inventory::iter::<Discovered>().map(|discovered| Linked { hook: discovered.0(), auto: None });
-    let of_blocks = inventory::iter::<HookImpl>().filter_map(|block| Some((block, block.make?, block.id?)));
-    let of_blocks = of_blocks.flat_map(|(block, make, id)| {
-        let auto = move || Automatic { id, single: block.single, make, when: block.when };
-        (block.hooks)().into_iter().map(move |hook| Linked { hook, auto: Some(auto()) })
-    });
-    (free.chain(of_blocks).collect(), origins())
-}
-
-/// Returns the origins of all blocks with hooks that are linked into the program.
-pub(crate) fn origins() -> impl Iterator<Item = &'static Origin> {
-    inventory::iter::<HookImpl>().map(|block| &block.origin)
-}
-
-impl HookSelection<Run> {
-    /// Creates a selection of every discovered hook and of the hooks of the task.
-    pub(crate) fn for_task<T: 'static>() -> Self {
-        let block = of_task::<T>();
-        let extras = block.map_or(Extras::NONE, |block| block.extras);
-        HookSelection {
-            task_hooks: block.map_or_else(Definitions::new, |block| (block.hooks)()),
-            task_extras: extras,
-            generic_task: of_generic_task::<T>(),
-            mistakes: extras.variables.map(|_| of_task_variables(type_name::<T>())).into_iter().collect(),
-            ..HookSelection::new()
-        }
-    }
-
-    /// Adds a value and the hooks of its type.
-    pub(crate) fn add<H: Hooks>(&mut self, value: H) {
-        if let Some(of) = H::SINGLE {
-            self.single.push((of, public_path(type_name::<H>()).into_owned()));
-        }
-        let instance = Instance::with_hooks(value);
-        let label = instance.label();
-        self.add_instance(instance, label.as_deref(), hooks_of::<H>());
-    }
-
-    /// Adds a closure, with the location of the call that adds it.
-    pub(crate) fn add_closure<P: AtPoint, F: ClosureHook<P>>(
-        &mut self,
-        options: HookOptions,
-        closure: F,
-        place: &'static Location<'static>,
-    ) {
-        self.add_called::<P, F>(options, closure, call::<P, F>, false, place);
-    }
-
-    /// Adds a closure that only observes, with the location of the call that adds it.
-    pub(crate) fn add_observer<P: AtPoint, F: ObserverClosure<P>>(
-        &mut self,
-        options: HookOptions,
-        closure: F,
-        place: &'static Location<'static>,
-    ) {
-        self.add_called::<P, F>(options, closure, observe::<P, F>, true, place);
-    }
-
-    fn add_called<P: AtPoint, F: Send + 'static>(
-        &mut self,
-        options: HookOptions,
-        closure: F,
-        call: PointShim<Run>,
-        observes: bool,
-        place: &'static Location<'static>,
-    ) {
-        let modules = options.modules();
-        let hook = options.define::<P, F>(call, observes, place, &mut self.mistakes);
-        self.add_instance(Instance::new(closure), None, [hook]);
-        if let Some(hook) = self.hooks.last_mut() {
-            hook.modules = modules;
-        }
-    }
-
-    /// Adds a value and one hook that is called with it.
-    pub(crate) fn add_value<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
-        self.add_instance(Instance::new(value), None, [hook]);
-    }
-}
-
-/// Builds the error message for a task that wrongly has `variables` in its own `#[hook]` block.
-pub(crate) fn of_task_variables(task: &str) -> String {
-    format!(
-        "the block of the task `{}` has `variables`, which is only for hooks other than the task: create the variables together with the task",
-        public_path(task)
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Otherwise, every hook would seem to be written by a macro.
-    #[test]
-    fn the_macro_and_rustc_agree_on_the_position_of_an_attribute() {
-        let own: Vec<_> = origins().filter(|origin| origin.file.contains("hooks")).collect();
-        assert!(own.len() > 10, "{}", own.len());
-        for origin in own {
-            // A macro writes the averages, each with one attribute.
-            let is_in_macro = origin.file.ends_with("averaging.rs");
-            assert_eq!(origin.attribute[0] != origin.attribute[1], is_in_macro, "{}", origin.path);
-        }
-    }
-}

@@ -10,12 +10,12 @@ use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
 use crate::hook::call::Loop;
 use crate::hook::constraint::OrderTarget;
-use crate::hook::definition::{AroundShim, HookResult, Origin, PointShim};
+use crate::hook::definition::{AroundShim, HookResult, PointShim};
 use crate::hook::selected::Selected;
 use crate::moment::{AtOperation, AtPoint, Moment};
 use crate::run::context::Cx;
-use crate::run::dispatch::registration::{Definition, Hooks};
-use crate::run::{Place, Rest, Run};
+use crate::run::dispatch::registration::{Definition, Definitions, Hooks};
+use crate::run::{Place, Rest, Run, Shim};
 
 /// The type of a hook's context: `Cx<AfterStep>`, or an alias of it.
 #[diagnostic::on_unimplemented(
@@ -50,30 +50,32 @@ impl<P> HookContext for Cx<P> {
     }
 }
 
-/// Begins the definition of a hook with the context `C`, at a point.
-pub fn define_at<C: HookContext>(
-    origin: Origin,
-    id: TypeId,
-    ord: i32,
+/// Defines a hook with the context `C`, at a point.
+pub fn define_at<'a, C: HookContext>(
+    hooks: &'a mut Definitions,
+    name: &'static str,
+    position: (u32, u32),
+    docs: &'static str,
     call: PointShim<Run>,
-) -> Definition<C::At>
+) -> Definition<'a, C::At>
 where
     C::At: AtPoint,
 {
-    Definition::at(origin, id, ord, call)
+    hooks.add(name, position, docs, Shim::Point(call))
 }
 
-/// Begins the definition of a hook with the context `C`, around an operation.
-pub fn define_around<C: HookContext>(
-    origin: Origin,
-    id: TypeId,
-    ord: i32,
+/// Defines a hook with the context `C`, around an operation.
+pub fn define_around<'a, C: HookContext>(
+    hooks: &'a mut Definitions,
+    name: &'static str,
+    position: (u32, u32),
+    docs: &'static str,
     call: AroundShim<Run>,
-) -> Definition<C::At>
+) -> Definition<'a, C::At>
 where
     C::At: AtOperation,
 {
-    Definition::around(origin, id, ord, call)
+    hooks.add(name, position, docs, Shim::Around(call))
 }
 
 /// An argument of a method that is not a hook. If the type of the argument is a context, under
@@ -198,7 +200,7 @@ pub trait NextOf<'a, At> {
 }
 
 #[diagnostic::do_not_recommend]
-impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
+impl<'a, At> NextOf<'a, At> for Next<'a, At> {
     #[inline]
     fn of_rest(rest: Rest<'a>) -> Self {
         Next::new(rest)
@@ -302,19 +304,33 @@ pub fn around_outcome<R: AroundOutcome>(returned: R) -> HookResult {
 }
 
 /// The value of a hook, moved out of the run so that the value and the run can both be borrowed
-/// mutably. Dropping the loan returns the value to the run.
+/// mutably. Dropping the loan returns the value to the run, even after a panic.
 struct Loan<'a> {
     run: &'a mut Run,
     slot: usize,
     value: Option<Slot>,
 }
 
-impl Loan<'_> {
+impl<'a> Loan<'a> {
+    #[inline]
+    fn new(run: &'a mut Run, slot: u32) -> Self {
+        let slot = slot as usize;
+        let value = run.hooks.instances[slot].value.take();
+        Loan { run, slot, value }
+    }
+
     #[inline]
     fn give_back(&mut self) {
         // The old content is `None`: forgetting it avoids generating drop code.
         let none = std::mem::replace(&mut self.run.hooks.instances[self.slot].value, self.value.take());
         std::mem::forget(none);
+    }
+
+    /// Ends the loan after a call that did not panic.
+    #[inline]
+    fn end(mut self) {
+        self.give_back();
+        std::mem::forget(self);
     }
 }
 
@@ -325,9 +341,12 @@ impl Drop for Loan<'_> {
     }
 }
 
+/// The value of a hook during a call; `None` if another call has borrowed it.
+pub(crate) type Lent<'a> = Option<&'a mut (dyn Any + Send)>;
+
 /// Calls the hook method at index `NTH` in the `#[hook]` block.
 pub fn call_nth<H: Hooks<B>, B, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
-    lend(run, slot, H::__call::<NTH>)
+    lend(run, slot, NTH, call::<H, B>)
 }
 
 /// Calls the hook method at index `NTH` in the `#[hook]` block, which runs around an operation.
@@ -336,39 +355,62 @@ pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
     slot: u32,
     rest: Rest<'_>,
 ) -> HookResult {
-    lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
+    let mut loan = Loan::new(run, slot);
+    let result = call_around::<H, B>(loan.value.as_deref_mut(), NTH, loan.run, rest);
+    loan.end();
+    result
+}
+
+#[inline]
+fn call<H: Hooks<B>, B>(value: Lent<'_>, nth: usize, run: &mut Run) -> HookResult {
+    lent_as::<H>(value, run)?.__call(nth, run)
+}
+
+#[inline]
+fn call_around<H: Hooks<B>, B>(value: Lent<'_>, nth: usize, run: &mut Run, rest: Rest<'_>) -> HookResult {
+    lent_as::<H>(value, run)?.__call_around(nth, run, rest)
 }
 
 /// Returns the options that the hook method at index `NTH` in the `#[hook]` block reads from the
 /// value.
 pub fn selected_by_nth<H: Hooks<B>, B, const NTH: usize>(value: &(dyn Any + Send)) -> Selected {
-    value.downcast_ref::<H>().map_or_else(Selected::all, H::__selected::<NTH>)
+    value.downcast_ref::<H>().map_or_else(Selected::all, |value| value.__selected(NTH))
 }
 
-/// Takes a hook's value out of the run, calls a method on it, and puts it back, even after a panic.
+/// Takes a hook's value out of the run, calls one of its methods with it, and puts it back, even
+/// after a panic. Not generic, because each method of a user has a function that calls it.
 #[inline]
-pub(crate) fn lend<H: 'static>(
+pub(crate) fn lend(
     run: &mut Run,
     slot: u32,
-    method: impl FnOnce(&mut H, &mut Run) -> HookResult,
+    nth: usize,
+    call: fn(Lent<'_>, usize, &mut Run) -> HookResult,
 ) -> HookResult {
-    let slot = slot as usize;
-    let value = run.hooks.instances[slot].value.take();
-    let mut loan = Loan { run, slot, value };
-    // No closures here: this is compiled once for each method.
-    let hook = match &mut loan.value {
-        Some(value) => value.downcast_mut::<H>(),
-        None => None,
-    };
-    let Some(hook) = hook else { return Err(already_borrowed::<H>(loan.run.place)) };
-    let result = method(hook, loan.run);
-    loan.give_back();
-    std::mem::forget(loan); // only needs to be dropped after a panic
+    let mut loan = Loan::new(run, slot);
+    let result = call(loan.value.as_deref_mut(), nth, loan.run);
+    loan.end();
     result
 }
 
+/// Returns a lent value as the type that it has.
+///
+/// # Errors
+///
+/// Returns an error if another call has borrowed the value.
+#[inline]
+pub(crate) fn lent_as<'a, H: 'static>(
+    value: Lent<'a>,
+    run: &Run,
+) -> std::result::Result<&'a mut H, BoxError> {
+    match value {
+        Some(value) => value.downcast_mut::<H>(),
+        None => None,
+    }
+    .ok_or_else(|| already_borrowed(run.place, std::any::type_name::<H>()))
+}
+
 #[cold]
-fn already_borrowed<H>(place: Place) -> BoxError {
+fn already_borrowed(place: Place, name: &str) -> BoxError {
     let is_at_module = std::ptr::eq(place.operation, crate::lifecycle::Module::INFO);
     let help = if is_at_module {
         "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
@@ -376,8 +418,7 @@ fn already_borrowed<H>(place: Place) -> BoxError {
         ""
     };
     format!(
-        "a method of `{}` is already running and borrows its value, so no other method of that value can run at the same time{help}",
-        std::any::type_name::<H>()
+        "a method of `{name}` is already running and borrows its value, so no other method of that value can run at the same time{help}"
     )
     .into()
 }

@@ -17,7 +17,7 @@ use crate::log::history::Summary;
 use crate::loggers::TapeFile;
 use crate::run::Instance;
 use crate::run::Run;
-use crate::run::dispatch::registration::Hooks;
+use crate::run::dispatch::registration::hooks_of;
 use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay;
@@ -158,7 +158,7 @@ fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> 
     let checkpoint = checkpoint.map(|(path, _)| Resume::From(path.clone()));
     let mut kept = Vec::new();
     if tape.is_some() {
-        kept.push((Instance::with_hooks(TapeFile::default()), <TapeFile as Hooks>::__hooks()));
+        kept.push((Instance::with_hooks(TapeFile::default()), hooks_of::<TapeFile>()));
     }
     replay::begin(run, checkpoint, replay, tape, kept)
 }

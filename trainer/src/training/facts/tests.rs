@@ -621,7 +621,7 @@ fn every_method_of_an_optimizer_schedule_or_hook_has_a_case() {
     }
     // A hook that only observes and lists no settings is not compared.
     let observing = inventory::iter::<HookImpl>().filter(|block| {
-        let hooks = (block.hooks)();
+        let hooks = block.hooks();
         block.extras.settings.is_none() && !hooks.is_empty() && hooks.iter().all(|hook| hook.observes)
     });
     let mut observing: BTreeSet<String> =

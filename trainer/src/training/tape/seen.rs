@@ -184,13 +184,14 @@ mod tests {
     use super::*;
     use crate::hook::definition::Origin;
     use crate::lifecycle::BeforeOptStep;
-    use crate::run::dispatch::registration::Definition;
     use crate::run::{Hook, Table};
+    use crate::run::{HookDef, Shim};
 
     fn hook<T: 'static>(source: Source, slot: Option<u32>, module: &'static str, path: &'static str) -> Hook {
         let origin = Origin::new(module, path, None, "src/lib.rs", [(0, 0); 2]).written(3, 1, "");
         let origin = if path.starts_with("trainer::") { origin.own() } else { origin };
-        let definition = Definition::<BeforeOptStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
+        let definition =
+            HookDef::new::<BeforeOptStep>(origin, TypeId::of::<T>(), 0, Shim::Point(|_, _| Ok(())));
         Hook { source, ..Hook::new(definition, slot) }
     }
 
