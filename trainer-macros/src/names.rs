@@ -47,6 +47,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
         "at",
         "has",
         "declare_far_in_a_module_not_in_a_function",
+        "a_module_has_one_lifecycle_so_write_both_in_one",
         "Before",
         "After",
         // In their own constant, as a value and as associated items.

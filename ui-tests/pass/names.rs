@@ -606,4 +606,33 @@ mod hooks {
     }
 }
 
+/// A lifecycle beside an import of the trainer's own `at`, and `tch`'s trait `Module` beside hooks at
+/// modules.
+pub mod imported {
+    use trainer::prelude::*;
+    use trainer::{at, tch::nn::Module};
+
+    trainer::lifecycle! {
+        within step {
+            /// A look.
+            operation look in train;
+        }
+    }
+
+    /// Runs a module.
+    #[hook]
+    pub fn around(cx: &mut Cx<at::module>, next: Next<'_, at::module>) -> Result<Done> {
+        next.run(cx)
+    }
+
+    /// Looks after a look.
+    #[hook]
+    pub fn report(_: &Cx<AfterLook>) {}
+
+    /// Applies a module.
+    pub fn apply(module: &impl Module, xs: &Tensor) -> Tensor {
+        module.forward(xs)
+    }
+}
+
 fn main() {}

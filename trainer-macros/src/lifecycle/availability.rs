@@ -215,7 +215,12 @@ impl<'a> Resolved<'a> {
     /// ([`absent`](Resolved::absent)).
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
-        let about = format!(" [`{has}`](super::{has}): {}.", self.when());
+        // A custom lifecycle has one more module around the nouns.
+        let (up, link) = match origin {
+            Origin::Builtin => (quote!(super::super), "super"),
+            Origin::Custom => (quote!(super::super::super), "super::super"),
+        };
+        let about = format!(" [`{has}`]({link}::{has}): {}.", self.when());
         // Custom moments implement the trainer's traits already, on the condition that `Within`
         // holds.
         let given = match self.comes_and_goes() && origin == Origin::Builtin {
@@ -223,12 +228,12 @@ impl<'a> Resolved<'a> {
                 #[doc(hidden)]
                 pub trait Given {}
             ),
-            false => quote!(#[doc(hidden)] pub use super::super::#has as Given;),
+            false => quote!(#[doc(hidden)] pub use #up::#has as Given;),
         };
         let stages = self.stages().into_iter().zip(["Within", "Begun", "Kept"]).map(|(own, stage)| {
             let name = format_ident!("{stage}");
             if self.comes_and_goes() && (stage == "Within" || origin == Origin::Custom) {
-                quote!(#[doc(hidden)] pub use super::super::#own as #name;)
+                quote!(#[doc(hidden)] pub use #up::#own as #name;)
             } else {
                 quote!(#[doc(hidden)] pub trait #name {})
             }
@@ -236,7 +241,7 @@ impl<'a> Resolved<'a> {
         quote! {
             #[doc = #about]
             pub mod #what {
-                pub use super::super::#has as Has;
+                pub use #up::#has as Has;
                 #given
                 #(#stages)*
             }
@@ -292,7 +297,8 @@ impl<'a> Resolved<'a> {
             _ => ("is", "it exists", "it existed"),
         };
         let lead = if *kind == AvailabilityKind::Allowed {
-            format!("`{what}` cannot be called at `{{Self}}`; it can be called {when}")
+            let ranks = if *on_all_ranks { " on all ranks, without `Main`" } else { "" };
+            format!("`{what}` cannot be called at `{{Self}}`; it can be called {when}{ranks}")
         } else {
             format!("there {is} no {what} at `{{Self}}`; {it_exists} {when}")
         };

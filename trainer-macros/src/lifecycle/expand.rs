@@ -29,7 +29,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
 
     let (types, impls): (Vec<_>, Vec<_>) =
         (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
-    let aliases = moments.iter().map(alias);
+    let aliases = moments.iter().map(|moment| alias(moment, origin));
     // A function has no path, so `super` cannot reach markers that are declared in one. A single
     // import then fails with a single error, and the first name in it is advice for the user.
     let first = moments.first().filter(|_| origin == Origin::Custom);
@@ -43,7 +43,11 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         Ident::new(&moment.marker.to_string(), moment.name.span())
     });
     let all: Vec<_> = advice.iter().cloned().chain(markers).collect();
-    let imports = (!all.is_empty()).then(|| quote!(use super::{#(#all),*};));
+    let imports = match origin {
+        Origin::Builtin => quote!(use super::{#(#all),*};),
+        Origin::Custom if all.is_empty() => TokenStream::new(),
+        Origin::Custom => quote!(use super::super::{#(#all),*};),
+    };
     let uses = type_of_advice
         .iter()
         .map(|name| quote!(const _: ::core::marker::PhantomData<#name> = ::core::marker::PhantomData;));
@@ -60,7 +64,9 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             pub mod has { #(#by_noun)* }
         }
     });
-    let table = docs::table(&moments, &availabilities, "");
+    // Links are relative to the module around `at`.
+    let up = if origin == Origin::Builtin { "" } else { "super::" };
+    let table = docs::table(&moments, &availabilities, up);
     let markers = moments.iter().map(|moment| &moment.marker);
     let things = availabilities.iter().map(Resolved::name);
     let absent = availabilities.iter().filter_map(Resolved::absent);
@@ -109,20 +115,33 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         // In a constant, so that our names cannot clash with the user's.
         Origin::Custom => quote!(const _: () = { #facts };),
     };
-    quote! {
-        #(#marker_of_module)*
-        #(#types)*
-
+    let names = quote! {
         /// The points and operations by name, for use after `within` and `again` in `lifecycle!`.
         ///
         #(#[doc = #table])*
         pub mod at { #imports #(#uses)* #(#aliases)* }
 
+        #nouns
+    };
+    // Two lifecycles in one module would both have these modules. rustc then reports the name of
+    // the module around them, which is advice for the user.
+    let names = match origin {
+        Origin::Builtin => names,
+        Origin::Custom => quote! {
+            #[doc(hidden)]
+            pub mod a_module_has_one_lifecycle_so_write_both_in_one { #names }
+            pub use a_module_has_one_lifecycle_so_write_both_in_one::*;
+        },
+    };
+    quote! {
+        #(#marker_of_module)*
+        #(#types)*
+
+        #names
+
         #facts
 
         #(#traits)*
-
-        #nouns
     }
 }
 
@@ -135,11 +154,14 @@ fn ours(name: &Ident) -> Ident {
 }
 
 /// Expands to the name of a moment, as an alias of its marker type.
-fn alias(moment: &Moment) -> TokenStream {
+fn alias(moment: &Moment, origin: Origin) -> TokenStream {
     let Moment { marker, docs, .. } = moment;
     let name = ours(&moment.name);
     if moment.is_marker() {
-        return quote_spanned!(name.span()=> pub use super::#name;);
+        return match origin {
+            Origin::Builtin => quote_spanned!(name.span()=> pub use super::#name;),
+            Origin::Custom => quote_spanned!(name.span()=> pub use super::super::#name;),
+        };
     }
     quote_spanned! { name.span()=> #(#[doc = #docs])* pub type #name = #marker; }
 }

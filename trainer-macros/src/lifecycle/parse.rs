@@ -170,6 +170,7 @@ impl Parse for Declaration {
             } else if next.peek(word::point) || next.peek(word::operation) || next.peek(word::again) {
                 nodes.push(Node::parse(docs, input)?);
             } else {
+                not_nested(input)?;
                 next.peek(word::within); // so that the error lists it
                 return Err(next.error());
             }
@@ -208,7 +209,13 @@ impl Node {
         if input.peek(word::exists) || input.peek(word::exist) || input.peek(word::allows) {
             return Err(input.error("`exists` and `allows` go next to the tree, not inside it"));
         }
+        if input.peek(word::within) {
+            return Err(input.error(
+                "`within` goes next to the tree, not inside it: what is written here is within this operation already",
+            ));
+        }
         if !next.peek(word::operation) {
+            not_nested(input)?;
             return Err(next.error());
         }
         input.parse::<word::operation>()?;
@@ -218,6 +225,17 @@ impl Node {
         }
         input.parse::<Token![;]>()?;
         Ok(Node::Operation(head, Vec::new()))
+    }
+}
+
+/// Reports a lifecycle within a lifecycle.
+fn not_nested(input: ParseStream<'_>) -> syn::Result<()> {
+    let path = input.fork().call(Path::parse_mod_style);
+    match path.as_ref().map(|path| path.segments.last()) {
+        Ok(Some(last)) if last.ident == "lifecycle" => Err(input.error(
+            "a lifecycle cannot contain another: write the operations and points of the inner one here, without `lifecycle!`",
+        )),
+        _ => Ok(()),
     }
 }
 

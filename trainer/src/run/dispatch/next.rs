@@ -51,7 +51,9 @@ pub struct Next<'a, O> {
     operation: PhantomData<fn() -> O>,
 }
 
-impl<'a, O: Moment> Next<'a, O> {
+// Without a bound, so that a type that is not a moment is reported only once, by the definition of
+// the hook.
+impl<'a, O> Next<'a, O> {
     /// Returns the `next` of the hook that is called with `rest`.
     #[inline]
     pub(crate) fn new(rest: Rest<'a>) -> Self {
