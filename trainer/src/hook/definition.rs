@@ -43,6 +43,17 @@ impl<R> Clone for Shim<R> {
     }
 }
 
+impl<R> Shim<R> {
+    /// Replaces the function with the one for hooks of its kind, and returns it.
+    pub(crate) fn replace(&mut self, point: PointShim<R>, around: AroundShim<R>) -> Self {
+        let other = match self {
+            Shim::Point(_) => Shim::Point(point),
+            Shim::Around(_) => Shim::Around(around),
+        };
+        std::mem::replace(self, other)
+    }
+}
+
 /// Returns the name of the crate, which is the first segment of a module path.
 pub(crate) fn crate_of(module: &str) -> &str {
     module.split("::").next().unwrap_or_default()

@@ -42,17 +42,8 @@ impl<R: Loop> Instance<R> {
 
     /// Returns a placeholder for a discovered value whose hooks are all excluded.
     pub(crate) fn absent() -> Self {
-        Instance {
-            type_id: TypeId::of::<Self>(),
-            type_name: type_name::<Self>(),
-            value: None,
-            is_touched: Cell::new(false),
-            extras: R::Extras::default(),
-            changes_unsaved: false,
-            observes: false,
-            writes: false,
-            may_fail: false,
-        }
+        let (type_id, type_name) = (TypeId::of::<Self>(), type_name::<Self>());
+        Instance { type_id, type_name, value: None, ..Instance::new(()) }
     }
 }
 

@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 
 use super::average::Average;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
-use super::regression::{COUNT_STATE, add_count, count, difference, numel, state_of};
+use super::regression::{COUNT_STATE, add_count, add_errors, count, numel, state_of};
 use super::state::{StateReduction, States};
 use super::{Metric, check_pair, is_float, scalar, sum_kind};
 use crate::error::Result;
@@ -249,12 +249,7 @@ impl Metric for Psnr {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
-        check_pair(self, pred, target)?;
-        if pred.numel() > 0 {
-            self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
-            add_count(&mut self.states, numel(pred));
-        }
-        Ok(())
+        add_errors(self, pred, target, "squares", Tensor::square)
     }
 
     fn compute(&mut self) -> Result<Tensor> {

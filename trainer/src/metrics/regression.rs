@@ -29,8 +29,25 @@ pub(super) fn count(states: &States) -> Result<f64> {
 pub(super) const COUNT_STATE: (&str, StateReduction) = (COUNT, StateReduction::Sum);
 
 /// Returns `pred - target` in the dtype of sums.
-pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
+fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
     exact(pred) - exact(target)
+}
+
+/// Adds a function of the errors of a batch to a state, and the number of its elements to their
+/// count.
+pub(super) fn add_errors(
+    metric: &mut impl Metric,
+    pred: &Tensor,
+    target: &Tensor,
+    state: &str,
+    of: fn(&Tensor) -> Tensor,
+) -> Result<()> {
+    check_pair(metric, pred, target)?;
+    if pred.numel() > 0 {
+        metric.states_mut().update(state, of(&difference(pred, target)).sum(sum_kind(pred)));
+        add_count(metric.states_mut(), numel(pred));
+    }
+    Ok(())
 }
 
 macro_rules! state_of {
@@ -101,12 +118,7 @@ impl Metric for MeanSquaredError {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        check_pair(self, pred, target)?;
-        if pred.numel() > 0 {
-            self.states.update("squares", difference(pred, target).square().sum(sum_kind(pred)));
-            add_count(&mut self.states, numel(pred));
-        }
-        Ok(())
+        add_errors(self, pred, target, "squares", Tensor::square)
     }
 
     fn compute(&mut self) -> Result<Tensor> {
@@ -158,12 +170,7 @@ impl Metric for MeanAbsoluteError {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        check_pair(self, pred, target)?;
-        if pred.numel() > 0 {
-            self.states.update("errors", difference(pred, target).abs().sum(sum_kind(pred)));
-            add_count(&mut self.states, numel(pred));
-        }
-        Ok(())
+        add_errors(self, pred, target, "errors", Tensor::abs)
     }
 
     fn compute(&mut self) -> Result<Tensor> {

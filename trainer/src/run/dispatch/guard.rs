@@ -26,11 +26,7 @@ use crate::values::paths::public_path;
 /// If the hook may fail, guards all of its further calls.
 pub(crate) fn guard(hook: &mut Hook) {
     if hook.definition.may_fail && hook.unguarded.is_none() {
-        let guarded = match hook.definition.call {
-            Shim::Point(_) => Shim::Point(point),
-            Shim::Around(_) => Shim::Around(around),
-        };
-        hook.unguarded = Some(std::mem::replace(&mut hook.definition.call, guarded));
+        hook.unguarded = Some(hook.definition.call.replace(point, around));
     }
 }
 

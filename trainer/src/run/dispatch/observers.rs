@@ -39,11 +39,7 @@ pub(crate) fn is_on(set: Option<bool>, is_smoke_test: bool) -> Result<bool, Stri
 /// If the hook only observes, turns on the check for all of its further calls.
 pub(crate) fn check(hook: &mut Hook) {
     if hook.definition.observes && hook.unchecked.is_none() {
-        let checked = match hook.definition.call {
-            Shim::Point(_) => Shim::Point(point),
-            Shim::Around(_) => Shim::Around(around),
-        };
-        hook.unchecked = Some(std::mem::replace(&mut hook.definition.call, checked));
+        hook.unchecked = Some(hook.definition.call.replace(point, around));
     }
 }
 
