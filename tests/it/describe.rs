@@ -170,7 +170,7 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
 #[test]
 fn the_table_has_a_row_for_every_point_in_lifecycle_order() {
     let text = trainer().describe_hooks().to_string();
-    let points: Vec<_> = (text.lines().skip(2))
+    let points: Vec<_> = (text.lines().skip(2).take_while(|line| !line.is_empty()))
         .filter_map(|line| line.split('|').nth(1).map(str::trim).filter(|point| !point.is_empty()))
         // Custom points of other crates are listed between them.
         .filter(|point| !point.contains("::"))

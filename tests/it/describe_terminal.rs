@@ -81,6 +81,30 @@ fn table() -> HookTable {
 }
 
 #[test]
+fn the_second_table_lists_parameters_by_group_and_those_of_no_optimizer() {
+    use trainer::optim::{AdamW, Group};
+
+    let groups = AdamW::new(3e-5).group("*.bias", Group::new().weight_decay(0.0).frozen(true));
+    let whole = Trainer::builder(model::task()).optimizer(groups).discover(Discover::None).build().unwrap();
+    let part = Trainer::builder(model::task()).optimizer_of("fc1", Sgd::new(0.1)).discover(Discover::None);
+    let tables = [whole.describe_hooks(), part.build().unwrap().describe_hooks()];
+    for (table, name) in tables.iter().zip(["groups", "part"]) {
+        insta::assert_snapshot!(
+            format!("parameters_{name}"),
+            table.to_string().split_once("\n\n| ").unwrap().1
+        );
+        for columns in [40, 60, 80] {
+            let text = table.terminal(columns);
+            let lines = text.split_once("Parameters").unwrap().1;
+            assert!(lines.lines().all(|line| line.chars().count() <= columns), "{text}");
+            insta::assert_snapshot!(format!("parameters_{name}_{columns}"), lines);
+        }
+        let json: serde_json::Value = serde_json::from_str(&table.json()).unwrap();
+        assert_eq!(json["parameters"].as_array().unwrap().len(), table.parameters().len());
+    }
+}
+
+#[test]
 fn the_table_fits_the_width_of_the_terminal() {
     let table = table();
     for columns in [60, 80, 120, 200] {
@@ -140,7 +164,7 @@ fn hook_values_of_one_type_share_one_line() {
     let table = builder.build().unwrap().describe_hooks();
     let text = table.terminal(80);
     assert!(text.contains("Counter ×1000  "), "{text}");
-    assert!(text.lines().count() < 12, "{text}");
+    assert!(text.lines().count() < 15, "{text}");
     assert_eq!(table.full().terminal(80).matches("::Counter #").count(), 1_000);
 }
 
@@ -154,7 +178,7 @@ fn hooks_on_rank_0_are_counted_on_other_ranks() {
 #[test]
 fn a_trainer_without_hooks_has_an_empty_table() {
     let text = model::builder().build().unwrap().describe_hooks().terminal(80);
-    assert_eq!(text, "no hooks\n\nFrom: no crate\n");
+    assert!(text.starts_with("no hooks\n\nFrom: no crate\n\nParameters  Count"), "{text}");
 }
 
 /// The program of the next test.

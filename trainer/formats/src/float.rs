@@ -67,6 +67,14 @@ pub fn readable(value: f64) -> String {
     if is_plain { format!("{value:.4}") } else { format!("{value:.3e}") }
 }
 
+/// Formats a value with at most four significant digits, in scientific notation if it is very large
+/// or small.
+#[must_use]
+pub fn brief(value: f64) -> String {
+    let rounded = format!("{value:.3e}").parse().unwrap_or(value);
+    if rounded != 0.0 && rounded.abs() < 1e-4 { format!("{rounded:e}") } else { exact(rounded) }
+}
+
 /// Formats a value with all of its digits, in scientific notation if it is very large or small.
 #[must_use]
 pub fn exact(value: f64) -> String {

@@ -15,7 +15,7 @@ pub mod sweep;
 pub mod tape;
 mod text;
 
-pub use float::{Float, exact, readable};
+pub use float::{Float, brief, exact, readable};
 pub use layout::{columns, duration, fit, padded};
 pub use text::{one_line, visible, visible_json};
 

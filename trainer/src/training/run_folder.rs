@@ -320,7 +320,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
-    let table = describe_hooks(&run.hooks().table, &BTreeMap::new());
+    let table = describe_hooks(run, &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file
 }

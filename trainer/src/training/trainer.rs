@@ -161,13 +161,14 @@ impl<T: Task> Trainer<T> {
 
 /// # What runs
 impl<T: Task> Trainer<T> {
-    /// Returns a table of the hooks, which shows when each of them runs. The table is built from
-    /// the dispatch tables themselves. After a run with a full [tape](crate::guide::tape), the
-    /// table also lists the changes that each hook was seen to make.
+    /// Returns a table of the hooks, which shows when each of them runs, and a second one of the
+    /// parameters that each optimizer updates. The table of hooks is built from the dispatch tables
+    /// themselves. After a run with a full [tape](crate::guide::tape), it also lists the changes
+    /// that each hook was seen to make.
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
         let table = &self.run.hooks().table;
-        describe(table, &tape::read(&self.run, |recorder| recorder.seen(table)))
+        describe(&self.run, &tape::read(&self.run, |recorder| recorder.seen(table)))
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
@@ -191,7 +192,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the value of the variable is not one of these formats.
     pub fn describe_requested(&self) -> Result<bool> {
-        let Some(text) = requested(&self.run.hooks().table)? else { return Ok(false) };
+        let Some(text) = requested(&self.run)? else { return Ok(false) };
         if self.is_main() {
             print_line(text.trim_end());
         }

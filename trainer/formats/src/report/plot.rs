@@ -191,12 +191,6 @@ pub(super) fn short(value: f64) -> String {
     exact(format!("{value:.5e}").parse().unwrap_or(value))
 }
 
-/// Formats a value with at most four significant digits.
-pub(super) fn brief(value: f64) -> String {
-    let rounded = format!("{value:.3e}").parse().unwrap_or(value);
-    if rounded != 0.0 && rounded.abs() < 1e-4 { format!("{rounded:e}") } else { exact(rounded) }
-}
-
 /// Returns the approximate width of a label.
 fn width(label: &str) -> f64 {
     label.chars().map(|character| if matches!(character, '.' | '-') { 3.6 } else { 6.3 }).sum()

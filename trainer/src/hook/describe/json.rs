@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Contributor, HookRow, HookTable, Node, short};
+use super::{Contributor, HookRow, HookTable, Node, parameters, short};
 use crate::moment::Unit;
 use crate::phase::Phase;
 
@@ -25,6 +25,9 @@ impl HookTable {
     ///     (what the hook changed according to a full tape; null without a tape)
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
+    /// - `parameters`: the rows of the second table, each with `part`, `group`, `algorithm`, `lr`,
+    ///   `weight_decay` (null for parameters that no optimizer updates), `parameters` (their
+    ///   names), `elements`, `frozen` (the number of frozen parameters)
     #[must_use]
     pub fn json(&self) -> String {
         let moments: Vec<_> = self.moments().map(moment).collect();
@@ -34,7 +37,14 @@ impl HookTable {
             json!({ "crate": krate, "version": version, "hooks": hooks })
         });
         let crates: Vec<_> = crates.collect();
-        let all = json!({ "version": 1, "rank": self.rank, "moments": moments, "crates": crates });
+        let parameters: Vec<_> = self.parameters.iter().map(parameters::json).collect();
+        let all = json!({
+            "version": 1,
+            "rank": self.rank,
+            "moments": moments,
+            "crates": crates,
+            "parameters": parameters,
+        });
         format!("{all:#}")
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use trainer_formats::padded;
 use unicode_width::UnicodeWidthStr;
 
-use super::{Contributor, HookTable, escape};
+use super::{Contributor, HookTable, escape, parameters};
 
 const COLUMNS: [&str; 7] = ["Lifecycle Point", "Hook", "Cx", "Order", "Phases", "Source", "About"];
 /// The heading of the column that is added if there is a tape.
@@ -42,22 +42,34 @@ impl fmt::Display for HookTable {
             // After the column `Cx`, which says what a hook may change.
             lines.iter_mut().zip(changed).for_each(|(line, changed)| line.insert(3, changed));
         }
-        for cell in lines.iter_mut().flatten() {
-            *cell = escape::markdown(cell);
+        write_table(f, lines)?;
+        write!(f, "\nFrom: {}", self.from())?;
+        let parameters = parameters::cells(&self.parameters);
+        if !parameters.is_empty() {
+            f.write_str("\n\n")?;
+            write_table(f, parameters.into_iter().map(Vec::from).collect())?;
         }
-        let widths: Vec<usize> = (0..lines[0].len())
-            .map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0))
-            .collect();
-        for (nth, line) in lines.iter().enumerate() {
-            let cells: Vec<_> = line.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
-            writeln!(f, "| {} |", cells.join(" | "))?;
-            if nth == 0 {
-                let rules: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
-                writeln!(f, "| {} |", rules.join(" | "))?;
-            }
-        }
-        write!(f, "\nFrom: {}", self.from())
+        Ok(())
     }
+}
+
+/// Writes a table, whose first line is its heading.
+fn write_table(f: &mut fmt::Formatter<'_>, mut lines: Vec<Vec<String>>) -> fmt::Result {
+    for cell in lines.iter_mut().flatten() {
+        *cell = escape::markdown(cell);
+    }
+    let widths: Vec<usize> = (0..lines[0].len())
+        .map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0))
+        .collect();
+    for (nth, line) in lines.iter().enumerate() {
+        let cells: Vec<_> = line.iter().zip(&widths).map(|(cell, width)| padded(cell, *width)).collect();
+        writeln!(f, "| {} |", cells.join(" | "))?;
+        if nth == 0 {
+            let rules: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
+            writeln!(f, "| {} |", rules.join(" | "))?;
+        }
+    }
+    Ok(())
 }
 
 impl HookTable {

@@ -5,6 +5,7 @@ mod json;
 mod lines;
 mod markdown;
 mod page;
+mod parameters;
 mod terminal;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use super::table::Table;
 use crate::error::{Error, Result, suggestion};
 use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::moments::tree::{children, moments, roots};
+use crate::optim::ParameterRow;
 use crate::phase::Phase;
 
 /// Maps the index of a hook in the table to the kinds of values that the hook was seen to change.
@@ -153,7 +155,8 @@ impl HookRow {
     }
 }
 
-/// The hooks of a trainer, and when each runs.
+/// The hooks of a trainer, and when each runs. A second table shows which
+/// [parameters](HookTable::parameters) each optimizer updates.
 ///
 /// [`print`](HookTable::print) shows the table in a terminal, in the form of
 /// [`terminal`](HookTable::terminal). `Display` writes a Markdown table, and
@@ -191,6 +194,7 @@ pub struct HookTable {
     absent: BTreeSet<&'static str>,
     /// Whether the terminal format shows each built-in hook on a separate line.
     full: bool,
+    parameters: Vec<ParameterRow>,
 }
 
 /// Tables are equal if their JSON representations are.
@@ -292,7 +296,36 @@ impl HookTable {
             left_out: on_main.count(),
             absent: absent.collect(),
             full: false,
+            parameters: Vec::new(),
         }
+    }
+
+    /// Adds the second table.
+    pub(crate) fn with_parameters(mut self, parameters: Vec<ParameterRow>) -> Self {
+        self.parameters = parameters;
+        self
+    }
+
+    /// Returns the rows of the second table: the parameters of each group of each optimizer, then
+    /// those that no optimizer updates, if there are any. Learning rates and frozen parameters are
+    /// those at the time of the call of [`describe_hooks`](crate::Trainer::describe_hooks).
+    ///
+    /// ```
+    /// # use trainer::prelude::*;
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let fc1 = nn::linear(vs.root() / "fc1", 4, 8, Default::default());
+    /// # let net = nn::seq().add(fc1).add(nn::linear(vs.root() / "fc2", 8, 2, Default::default()));
+    /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+    /// let trainer = Trainer::builder(task).optimizer_of("fc1", Sgd::new(0.1)).build()?;
+    /// let table = trainer.describe_hooks();
+    /// let [fc1, others] = table.parameters() else { unreachable!("two rows") };
+    /// assert_eq!((fc1.algorithm, fc1.elements), (Some("Sgd"), 4 * 8 + 8));
+    /// assert_eq!((others.algorithm, &*others.parameters[0]), (None, "fc2.bias")); // trained by none
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    #[must_use]
+    pub fn parameters(&self) -> &[ParameterRow] {
+        &self.parameters
     }
 
     /// Returns every point and operation once, where it is declared, in the order of the lifecycle.

@@ -71,6 +71,16 @@ impl Page {
         wrap(text, self.columns).iter().for_each(|line| self.line(&[(Part::Faint, line)]));
     }
 
+    /// Adds a table after an empty line. Its first line is its heading.
+    pub(super) fn table(&mut self, lines: &[String]) {
+        for (nth, line) in lines.iter().enumerate() {
+            if nth == 0 {
+                self.paragraph("");
+            }
+            self.line(&[(if nth == 0 { Part::Heading } else { Part::Plain }, line)]);
+        }
+    }
+
     /// Adds the name of a moment, and the lines of its hooks beside it.
     pub(super) fn group(&mut self, label: &str, part: Part, lines: &[Line]) {
         let is_beside = label.width() + 2 <= self.left && !lines.is_empty();

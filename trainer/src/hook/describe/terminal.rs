@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::lines::{HookLine, Line, Names, TIE, lines};
 use super::page::{Page, Part};
-use super::{HookRow, HookTable, Node};
+use super::{HookRow, HookTable, Node, parameters};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
 
@@ -89,6 +89,7 @@ impl HookTable {
         }
         let from = format!("From: {}", self.from());
         from.lines().for_each(|line| page.paragraph(line));
+        page.table(&parameters::lines(&self.parameters, columns));
         page.text
     }
 }

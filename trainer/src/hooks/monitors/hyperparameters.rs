@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::{Interval, interval_settings};
 use crate::error::suggestion;
 use crate::hooks::stages;
-use crate::optim::ParamGroup;
 use crate::prelude::own::*;
 
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
@@ -16,11 +15,10 @@ use crate::prelude::own::*;
 /// the loss.
 ///
 /// The names are `train/hyperparameter/lr`, `…/weight_decay`, `…/beta1` and so on. With several
-/// parameter groups, they contain the pattern of the group, or `default` for parameters that no
-/// pattern matches: `train/hyperparameter/*.bias/lr`. For a group of the `VarStore` other than 0,
-/// its number is appended (`default#1`). For the optimizer of a part of the model, the name of the
-/// part is included: `train/hyperparameter/generator/lr`. Switches such as `frozen` are logged as 0
-/// or 1. The value of an epoch is the last one.
+/// parameter groups, they contain the [name](crate::optim::ParamGroup::label) of the group:
+/// `train/hyperparameter/*.bias/lr`. For the optimizer of a part of the model, the name of the part
+/// is included: `train/hyperparameter/generator/lr`. Switches such as `frozen` are logged as 0 or
+/// 1. The value of an epoch is the last one.
 ///
 /// ```
 /// use trainer::hooks::{HyperparameterMonitor, HyperparameterSchedule};
@@ -94,16 +92,6 @@ impl HyperparameterMonitor {
     }
 }
 
-/// Returns the name of a parameter group, followed by a slash; empty if there is only one group.
-fn label(group: &ParamGroup, groups: usize) -> String {
-    let pattern = group.pattern().unwrap_or("default");
-    match group.group {
-        _ if groups == 1 => String::new(),
-        0 => format!("{pattern}/"),
-        number => format!("{pattern}#{number}/"),
-    }
-}
-
 #[hook(in = stages::Monitors, only = train, single, settings, may_fail)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
@@ -125,7 +113,7 @@ impl HyperparameterMonitor {
         let mut values = Vec::new();
         let groups = cx.optimizer()?.groups();
         for group in groups {
-            let label = label(group, groups.len());
+            let label = if groups.len() == 1 { String::new() } else { group.label() + "/" };
             let settings = group.settings().filter(|(name, _)| self.shows(name));
             values
                 .extend(settings.map(|(name, value)| (format!("hyperparameter/{part}{label}{name}"), value)));

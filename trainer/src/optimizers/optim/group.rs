@@ -94,6 +94,15 @@ impl ParamGroup {
         self.pattern.as_deref()
     }
 
+    /// Returns the name of this group in the names of values, such as `*.bias`: its pattern, or
+    /// `default` for parameters that no pattern matches. For a group of the `VarStore` other than
+    /// 0, its number follows: `default#1`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let pattern = self.pattern().unwrap_or("default");
+        if self.group == 0 { pattern.to_owned() } else { format!("{pattern}#{}", self.group) }
+    }
+
     /// Returns the name of the algorithm that updates this group, such as `AdamW`.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {

@@ -49,6 +49,7 @@ mod muon;
 mod optimizer_core;
 mod parts;
 mod rms_prop;
+mod row;
 mod sgd;
 mod sharded;
 mod tch;
@@ -65,6 +66,7 @@ pub use lion::Lion;
 pub use muon::Muon;
 pub(crate) use parts::{Accumulated, Optimizers};
 pub use rms_prop::RmsProp;
+pub use row::ParameterRow;
 pub use sgd::Sgd;
 pub use sharded::Sharded;
 

@@ -7,12 +7,14 @@ use crate::error::Result;
 use crate::hook::HookTable;
 use crate::hook::describe::in_format;
 use crate::io::terminal::{COLUMNS, of_stdout, print_styled_line};
-use crate::run::Table;
+use crate::optim::ParameterRow;
+use crate::run::Run;
 
-/// Describes the hooks of a table. `seen` has the kinds of values that each hook was seen to
-/// change, by the hook's index.
-pub(crate) fn describe(table: &Table, seen: &BTreeMap<usize, Vec<&'static str>>) -> HookTable {
-    HookTable::of(table, seen, origins())
+/// Describes what runs: the hooks, and the parameters by group of the optimizer. `seen` has the
+/// kinds of values that each hook was seen to change, by the hook's index.
+pub(crate) fn describe(run: &Run, seen: &BTreeMap<usize, Vec<&'static str>>) -> HookTable {
+    let parameters = ParameterRow::all(run.optimizers(), run.vars());
+    HookTable::of(&run.hooks().table, seen, origins()).with_parameters(parameters)
 }
 
 /// Returns the description in the format that the environment variable `TRAINER_DESCRIBE` names, or
@@ -21,9 +23,9 @@ pub(crate) fn describe(table: &Table, seen: &BTreeMap<usize, Vec<&'static str>>)
 /// # Errors
 ///
 /// Returns an error if the value of the variable is not a known format.
-pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
+pub(crate) fn requested(run: &Run) -> Result<Option<String>> {
     let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
-    let table = describe(table, &BTreeMap::new());
+    let table = describe(run, &BTreeMap::new());
     in_format(table, &format.to_string_lossy(), HookTable::for_stdout).map(Some)
 }
 

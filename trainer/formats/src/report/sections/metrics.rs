@@ -7,9 +7,9 @@ use super::super::Report;
 use super::super::curves::{Curves, Plot};
 use super::super::escape::Text;
 use super::super::matrix::{Matrix, is_element};
-use super::super::plot::{Axis, brief, color_of_phase, draw, short};
+use super::super::plot::{Axis, color_of_phase, draw, short};
 use super::{MAX_SIDE, column_class, count, run_heading, swatch};
-use crate::float::readable;
+use crate::float::{brief, readable};
 use crate::run::{Goal, Metric, ranked};
 
 /// Groups of curves are initially open if there are at most this many plots.
