@@ -402,6 +402,12 @@ fn resumes_with_other_settings() {
     fit(3, 0.05, true).unwrap();
     eprintln!("--- the same again");
     fit(3, 0.05, false).unwrap();
+    eprintln!("--- another executable");
+    let manifest = folder.join("step-00000006/manifest.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    json["program"] = serde_json::json!(["0123456789abcdef", "c0ffee"]);
+    fs::write(manifest, support::sealed(json)).unwrap();
+    fit(3, 0.05, false).unwrap();
     eprintln!("--- a hook stops the run");
     let mut trainer = builder().on::<AfterStep>("stop", |cx| cx.stop("enough")).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -416,8 +422,18 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
         .unwrap();
     let text = String::from_utf8(output.stderr).unwrap().replace(&folder.display().to_string(), "…");
     assert!(output.status.success(), "{text}");
+    let (text, rebuilt) = text.split_once("--- another executable\n").unwrap();
     // With a build of libtorch for GPUs, a run on the CPU says so.
     let lines = text.split_inclusive('\n').filter(|line| !line.starts_with("note: the task is on the CPU"));
+    let mut hash = blake3::Hasher::new();
+    hash.update_reader(fs::File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+    let expected = format!(
+        "resumed from …/step-00000006: the program was rebuilt since the checkpoint was written: its executable was \
+         0123456789abcdef of commit c0ffee, and is now {}",
+        &hash.finalize().to_hex()[..16]
+    );
+    assert!(rebuilt.contains(&expected), "{rebuilt}");
+    assert!(rebuilt.ends_with("--- a hook stops the run\nstopped early: enough\n"), "{rebuilt}");
     assert_eq!(
         lines.collect::<String>(),
         "--- more epochs and another rate\n\
@@ -440,9 +456,7 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
          `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
          resumed from …/step-00000006: the fields of `it::recovery::UnsavedInMore` start with the values of the program: if they matter, write \
          `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
-         nothing is left to train in the resumed fit: it has begun all of its epochs: set `.epochs(4)` or more\n\
-         --- a hook stops the run\n\
-         stopped early: enough\n"
+         nothing is left to train in the resumed fit: it has begun all of its epochs: set `.epochs(4)` or more\n"
     );
     fs::remove_dir_all(&folder).unwrap();
 }

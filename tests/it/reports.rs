@@ -96,7 +96,7 @@ fn the_report_of_a_finished_run_shows_what_it_recorded() {
     // A later entry point of the same run has its own profile, and replaces the report.
     trainer.test(&mut rows(8)).unwrap();
     let html = self::html(&folder);
-    assert!(html.contains("<code>test</code> · 12 steps"), "{html}");
+    assert!(html.contains("<code>fit, test</code> · 12 steps"), "{html}");
     assert!(html.contains("test/loss"), "{html}");
     let entries: Vec<_> =
         Run::open(&folder).unwrap().file().profiles.iter().map(|own| own.entry.clone()).collect();

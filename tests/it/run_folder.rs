@@ -77,6 +77,65 @@ fn run_json_describes_the_run_and_its_end() {
 }
 
 #[test]
+fn run_json_remembers_the_data_and_why_the_fit_stopped() {
+    use trainer::data::NamedLoaders;
+    use trainer::metrics::{MeanSquaredError, Metric, R2Score};
+    use trainer::optim::{AdamW, Group};
+
+    let folder = scratch("run-remembers").join("run");
+    let optimizer = AdamW::new(0.01).group("fc1.*", Group::new().lr(0.002));
+    let inputs = |(_, labels): &(Tensor, Tensor), _: &Tensor| {
+        let labels = labels.to_kind(Kind::Float);
+        Some((labels.shallow_clone(), labels))
+    };
+    let mut trainer = builder()
+        .optimizer(optimizer)
+        .run_folder(&folder)
+        .epochs(3)
+        .hook(MeanSquaredError::new().root(true).inputs(inputs).named("rmse"))
+        .hook(R2Score::new().inputs(inputs).named("r2"))
+        .on::<AfterEpoch>("stops", |cx| cx.stop("enough"))
+        .build()
+        .unwrap();
+    let rows: Vec<(Vec<f32>, i64)> = (0..10).map(|nth| (vec![nth as f32; 4], nth % 3)).collect();
+    let mut train = DataLoader::new(rows.clone()).batch_size(4).shuffle(7).workers(2).prefetch(1);
+    let valid =
+        NamedLoaders::new().add("clean", model::rows(8)).add("noisy", model::rows(12).drop_last(true));
+    trainer.fit(&mut train, Some(&mut { valid })).unwrap();
+    trainer.test(&mut DataLoader::new(rows).batch_size(5).with_fingerprint("v2").prefetch(2)).unwrap();
+    let file = run_file(&folder);
+    assert_eq!((&file["stopped"], &file["entry"]), (&"enough".into(), &"test".into()));
+    assert_eq!(file["entries"], serde_json::json!(["fit", "test"]));
+    assert_eq!(file["executable"].as_str().unwrap().len(), 16);
+    for (name, value) in [
+        ("train.rows", Json::from(10.0)),
+        ("train.batch_size", 4.0.into()),
+        ("train.shuffle", 7.0.into()),
+        ("train.workers", 2.0.into()),
+        ("train.batches", 3.0.into()),
+        ("train.fingerprint", "unknown content: 10 rows, batch size 4, shuffled with seed 7".into()),
+        ("valid/clean.rows", 8.0.into()),
+        ("valid/clean.shuffle", Json::Null),
+        ("valid/noisy.drop_last", true.into()),
+        ("test.batch_size", 5.0.into()),
+        ("test.prefetch", 2.0.into()),
+    ] {
+        assert_eq!(file["data"][name], value, "{name} in {:#}", file["data"]);
+    }
+    assert!(file["data"]["test.fingerprint"].as_str().unwrap().ends_with("content <v2>"));
+    for (name, value) in [
+        ("MetricHook(rmse).name", Json::from("rmse")),
+        ("MetricHook(r2).name", "r2".into()),
+        ("lr", 0.01.into()),
+        ("fc1.*.lr", 0.002.into()),
+    ] {
+        assert_eq!(file["hyperparameters"][name], value, "{name}");
+    }
+    assert_eq!(file["metrics"]["valid/clean/r2"]["goal"], "maximize");
+    fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn run_json_has_the_status_of_every_exit() {
     let root = scratch("run-status");
     let mut failed = builder()

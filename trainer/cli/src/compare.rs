@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value as Json, json};
-use trainer_formats::Float;
-use trainer_formats::run::{Goal, Metrics, Run, ranked, settings_of, text_of_setting};
+use trainer_formats::run::{Goal, Metrics, Run, Settings, data_of, ranked, settings_of, text_of_setting};
+use trainer_formats::{Float, without_path};
 
 use crate::CompareArguments;
 use crate::facts::{differing, goals, value};
 use crate::output::{FAINT, Failure, GOOD, HEADING, Output, PLAIN, Style, counted, open, style_of};
-use crate::show::{by_moment, list};
+use crate::show::{by_moment, lines, list};
 use crate::table::{Cell, Column, GAP, Table};
 
 /// A fact about runs, with a value for each run.
@@ -47,7 +47,7 @@ impl Fact {
 }
 
 /// The sections, in the order in which they are shown.
-const SECTIONS: [&str; 5] = ["run", "metrics", "settings", "hooks", "environment"];
+const SECTIONS: [&str; 6] = ["run", "metrics", "data", "settings", "hooks", "environment"];
 
 /// Prints the runs side by side.
 pub(crate) fn run(arguments: &CompareArguments, out: &mut Output) -> Result<ExitCode, Failure> {
@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &CompareArguments, out: &mut Output) -> Result<Exit
     let count = |section: &str| same.iter().filter(|fact| fact.section == section).count();
     let counts = [
         ("metrics", "metric"),
+        ("data", "fact of the data"),
         ("settings", "setting"),
         ("hooks", "hook"),
         ("environment", "fact of the environment"),
@@ -82,10 +83,10 @@ pub(crate) fn run(arguments: &CompareArguments, out: &mut Output) -> Result<Exit
         .collect();
     if !counts.is_empty() {
         let text = format!("equal: {}; --all lists them", counts.join(", "));
-        out.line(format!(
-            "\n{FAINT}{}{FAINT:#}",
-            trainer_formats::fit(&text, out.width().unwrap_or(usize::MAX))
-        ))?;
+        out.line("")?;
+        for line in lines(&text, out.width().unwrap_or(usize::MAX)) {
+            out.line(format!("{FAINT}{line}{FAINT:#}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,16 +129,8 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
         }
     }
 
-    let all: Vec<_> = runs.iter().map(|run| settings_of(run.file())).collect();
-    let different = differing(&all);
-    let names: BTreeSet<&str> = all.iter().flat_map(|settings| settings.keys().copied()).collect();
-    let equal = names.into_iter().filter(|name| !different.contains(name));
-    for name in different.iter().copied().chain(equal) {
-        let values = all
-            .iter()
-            .map(|settings| settings.get(name).map_or(Json::Null, |value| value.clone().into_owned()));
-        facts.push(Fact::new("settings", name, values.collect()));
-    }
+    facts.extend(named("data", &runs.iter().map(|run| data_of(run.file())).collect::<Vec<_>>()));
+    facts.extend(named("settings", &runs.iter().map(|run| settings_of(run.file())).collect::<Vec<_>>()));
 
     let hooks_of: Vec<BTreeSet<&String>> = runs.iter().map(|run| run.file().hooks.iter().collect()).collect();
     let mut known = BTreeSet::new();
@@ -162,14 +155,18 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
     facts
 }
 
-/// Returns a hook and its moment, without the path of the hook's module: `Csv at after_record`,
-/// `ClipGradNorm::clip around opt_step`.
-fn without_path(hook: &str) -> &str {
-    let end = hook.find(['(', '<', ' ']).unwrap_or(hook.len());
-    let Some(name) = hook[..end].rfind("::") else { return hook };
-    let owner = hook[..name].rfind("::").map_or(0, |at| at + 2);
-    let is_type = hook[owner..].starts_with(char::is_uppercase);
-    &hook[if is_type { owner } else { name + 2 }..]
+/// Returns the values by name, those that differ first.
+fn named(section: &'static str, all: &[Settings<'_>]) -> Vec<Fact> {
+    let different = differing(all);
+    let names: BTreeSet<&str> = all.iter().flat_map(|settings| settings.keys().copied()).collect();
+    let equal = names.into_iter().filter(|name| !different.contains(name));
+    let facts = different.iter().copied().chain(equal).map(|name| {
+        let values = all
+            .iter()
+            .map(|settings| settings.get(name).map_or(Json::Null, |value| value.clone().into_owned()));
+        Fact::new(section, name, values.collect())
+    });
+    facts.collect()
 }
 
 /// Removes the words that are the same in all texts, position by position. Does nothing if the

@@ -4,12 +4,19 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json, json};
-use trainer_formats::run::{Goal, Metric, Metrics, RunFile, Settings, settings_of};
+use trainer_formats::run::{Goal, Metric, Metrics, RunFile, Settings, data_of, settings_of};
 use trainer_formats::{Float, readable};
 
-/// Returns one of the settings of a run.
+/// Returns the settings of a run and what is known about its data.
+pub(crate) fn settings_and_data(file: &RunFile) -> Settings<'_> {
+    let mut all = data_of(file);
+    all.append(&mut settings_of(file));
+    all
+}
+
+/// Returns one of the settings of a run, or one of the facts about its data.
 pub(crate) fn setting<'r>(file: &'r RunFile, name: &str) -> Option<Cow<'r, Json>> {
-    settings_of(file).remove(name)
+    settings_and_data(file).remove(name)
 }
 
 /// Returns the names of the settings that are not equal in all runs. Settings that occur in more

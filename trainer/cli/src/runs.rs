@@ -7,10 +7,12 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value as Json, json};
-use trainer_formats::run::{Found, Goal, Metrics, Run, ranked, runs_in, settings_of, text_of_setting};
+use trainer_formats::run::{
+    Found, Goal, Metrics, Run, data_of, ranked, runs_in, settings_of, text_of_setting,
+};
 
 use crate::RunsArguments;
-use crate::facts::{differing, goals, metrics_to_json, setting, value};
+use crate::facts::{differing, goals, metrics_to_json, setting, settings_and_data, value};
 use crate::output::{BAD, Failure, Output, age, duration, style_of, suggestion};
 use crate::table::{Cell, Column, Table, note};
 
@@ -66,7 +68,7 @@ impl Row {
             "started" => return Some(Value::Text(file.started.clone())),
             "duration" => return seconds(self.run.duration(now)),
             "device" => return Some(Value::Text(file.device.clone())),
-            "entry" => return Some(Value::Text(file.entry.clone())),
+            "entry" => return Some(Value::Text(file.entries())),
             _ => {}
         }
         if let Some(setting) = setting(file, key) {
@@ -184,7 +186,7 @@ fn check_key(key: &str, rows: &[Row]) -> Result<(), Failure> {
     }
     let mut known = FIELDS.to_vec();
     for row in rows {
-        known.extend(settings_of(row.run.file()).into_keys());
+        known.extend(settings_and_data(row.run.file()).into_keys());
         known.extend(row.metrics.keys().map(String::as_str));
     }
     let similar = suggestion(key, known);
@@ -294,7 +296,7 @@ fn table(
         Column::number("duration", 10, durations),
     ];
 
-    let all: Vec<_> = rows.iter().map(|row| settings_of(row.run.file())).collect();
+    let all: Vec<_> = rows.iter().map(|row| settings_and_data(row.run.file())).collect();
     for (nth, name) in differing(&all).into_iter().enumerate() {
         let cells = all.iter().map(|settings| {
             Cell::new(settings.get(name).map(|value| text_of_setting(value)).unwrap_or_default())
@@ -348,6 +350,7 @@ fn to_json(row: &Row, goals: &BTreeMap<String, Goal>, now: SystemTime) -> Json {
         "age_seconds": age.map(seconds),
         "duration_seconds": row.run.duration(now).map(seconds),
         "settings": settings_of(file),
+        "data": data_of(file),
         "metrics": metrics_to_json(&row.metrics, goals),
     });
     if let Some(error) = file.error.as_ref().or(row.unreadable.as_ref()) {

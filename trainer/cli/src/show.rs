@@ -6,8 +6,8 @@ use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 use trainer_files::{entries, metadata};
-use trainer_formats::run::{Metrics, Run, Status, ranked, settings_of, text_of_setting};
-use trainer_formats::{one_line, visible};
+use trainer_formats::run::{Metrics, Run, Settings, Status, data_of, ranked, settings_of, text_of_setting};
+use trainer_formats::{brief, one_line, visible};
 
 use crate::facts::{goals, metrics_to_json, value};
 use crate::output::{BAD, FAINT, Failure, HEADING, Output, age, duration, open, style_of};
@@ -41,12 +41,16 @@ pub(crate) fn run(path: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
     if let Some(error) = unreadable {
         out.line(format!("  {BAD}damaged:{BAD:#} {error}"))?;
     }
+    let texts = |settings: Settings<'_>| {
+        let texts = settings.into_iter().map(|(name, value)| (name.to_owned(), text_of_setting(&value)));
+        texts.collect::<Vec<_>>()
+    };
+    if !run.file().data.is_empty() {
+        section(out, "data")?;
+        list(out, &texts(data_of(run.file())))?;
+    }
     section(out, "settings")?;
-    let settings: Vec<_> = settings_of(run.file())
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), text_of_setting(&value)))
-        .collect();
-    list(out, &settings)?;
+    list(out, &texts(settings_of(run.file())))?;
     section(out, "environment")?;
     let environment: Vec<_> =
         run.file().environment().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -79,7 +83,7 @@ pub(crate) fn list(out: &mut Output, facts: &[(String, String)]) -> Result<(), F
 }
 
 /// Breaks a text into lines at spaces, or within words that are longer than a line.
-fn lines(text: &str, room: usize) -> Vec<String> {
+pub(crate) fn lines(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
         let mut rest = line;
@@ -136,7 +140,7 @@ fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
         ("resumed", file.resumed.iter().map(|time| when(time)).collect::<Vec<_>>().join(", ")),
         ("ended", ended),
         ("duration", run.duration(now).map(duration).unwrap_or_default()),
-        ("entry", file.entry.clone()),
+        ("entry", file.entries()),
         ("stopped", file.stopped.clone().unwrap_or_default()),
         ("roll-backs", file.roll_backs.join("\n")),
         ("error", file.error.clone().unwrap_or_default()),
@@ -146,14 +150,21 @@ fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
 }
 
 fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
-    let names = ranked([metrics].into_iter());
+    // Hyperparameters that never change are below.
+    let is_constant = |name: &&str| {
+        let (min, max) = (metrics[*name].min, metrics[*name].max);
+        name.split('/').nth(1) == Some("hyperparameter")
+            && min.map(|min| min.value) == max.map(|max| max.value)
+    };
+    let (constant, names): (Vec<_>, Vec<_>) =
+        ranked([metrics].into_iter()).into_iter().partition(is_constant);
     let column =
         |read: &dyn Fn(&str) -> String| names.iter().map(|name| Cell::new(read(name))).collect::<Vec<_>>();
     let at = |name: &str| {
         metrics[name].best().map(|best| best.epoch.saturating_add(1).to_string()).unwrap_or_default()
     };
     let columns = vec![
-        Column::text("  ", 0, column(&|name| format!("  {name}"))),
+        Column::text("  ", 0, column(&|name| format!("  {name}"))).least(40),
         Column::number("last", 1, column(&|name| value(metrics[name].last))),
         Column::number(
             "best",
@@ -172,8 +183,13 @@ fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
             column(&|name| metrics[name].max.map(|max| value(max.value)).unwrap_or_default()),
         ),
     ];
-    let (text, _) = Table { columns }.render(out.width());
-    out.line(text.trim_end_matches('\n'))
+    if !names.is_empty() {
+        let (text, _) = Table { columns }.render(out.width());
+        out.line(text.trim_end_matches('\n'))?;
+    }
+    let text: Vec<_> =
+        constant.iter().map(|name| format!("{name} {}", brief(metrics[*name].last.0))).collect();
+    list(out, &[("constant".to_owned(), text.join(", "))])
 }
 
 /// Returns the files in the run folder, with their sizes.

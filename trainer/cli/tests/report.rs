@@ -92,8 +92,9 @@ fn records(scale: f64) -> String {
         if step % 20 == 0 {
             let confusion = json!({
                 "valid/loss": 1.25 * loss,
-                "valid/confusion_matrix/0/0": step, "valid/confusion_matrix/0/1": 1,
-                "valid/confusion_matrix/1/0": 0, "valid/confusion_matrix/1/1": 7,
+                "valid/confusion_matrix/dog/dog": step, "valid/confusion_matrix/dog/cat": 1,
+                "valid/confusion_matrix/cat/dog": 0, "valid/confusion_matrix/cat/cat": 7,
+                "valid/hyperparameter/beta1": 0.9, "valid/hyperparameter/lr": 0.1 / f64::from(step),
             });
             lines += &record(step.into(), "valid", "pass", &confusion);
             lines += &record(step.into(), "train", "pass", &json!({ "train/loss": 2.0 * loss }));
@@ -107,6 +108,8 @@ fn full_run() -> (Json, String) {
     let mut run = run_json();
     run["resumed"] = json!(["2026-11-21T10:00:26Z"]);
     run["stopped"] = json!("enough");
+    run["entries"] = json!(["fit", "test"]);
+    run["data"] = json!({ "train.rows": 1440.0, "train.batch_size": 32.0 });
     run["warnings"] = json!(["the loss is large"]);
     run["hyperparameters"] = json!({ "lr": 0.1, "optimizer": "Sgd", "epochs": 2.0, "nesterov": false });
     run["hooks"] = json!([

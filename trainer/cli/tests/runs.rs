@@ -89,6 +89,37 @@ fn runs_are_sorted_by_metrics_settings_and_fields() {
 }
 
 #[test]
+fn runs_that_read_other_data_differ() {
+    let scratch = Scratch::new("data");
+    for (name, batch_size) in [("0001", 16.0), ("0002", 320.0)] {
+        let mut file = run_file(HOUR, 0.1, 64, Status::Finished);
+        file.data.insert("train.batch_size".to_owned(), json!(batch_size));
+        file.entries = ["fit", "test"].map(str::to_owned).to_vec();
+        file.entry = "test".to_owned();
+        file.stopped = Some("`valid/loss` has not improved".to_owned());
+        for (metric, values) in
+            [("train/hyperparameter/lr", [0.1, 0.2]), ("train/hyperparameter/beta1", [0.9; 2])]
+        {
+            measure(&mut file, metric, None, &values);
+        }
+        scratch.run(&format!("runs/{name}"), &file);
+    }
+    let text = scratch.print(80, &["compare", "0001", "0002"]);
+    let (_, data) = text.split_once("\ndata\n").unwrap();
+    let words: Vec<_> = data.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(words, ["train.batch_size", "16", "320"], "{text}");
+    let listed = scratch.print(80, &["runs", "--filter", "train.batch_size>100"]);
+    assert_eq!(first_words(&listed), ["0002"], "{listed}");
+    for width in [60, 80] {
+        let shown = scratch.print(width, &["show", "0002"]);
+        assert!(shown.contains("entry     fit, test\n") && shown.contains("stopped   `valid/loss` has not"));
+        assert!(shown.lines().all(|line| line.chars().count() <= width), "{shown}");
+        let (_, shown) = shown.split_once("\nmetrics\n").unwrap();
+        insta::assert_snapshot!(format!("show_data_{width}"), shown.split_once("\nenvironment").unwrap().0);
+    }
+}
+
+#[test]
 fn filters_compare_numbers_and_texts() {
     let scratch = six("filter");
     let filtered = |filters: &[&str]| {

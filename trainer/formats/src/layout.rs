@@ -58,6 +58,41 @@ pub fn columns(rows: &[impl AsRef<[String]>], numbers: usize) -> Vec<String> {
     lines.collect()
 }
 
+/// Like [`columns`], but shortens the cells of the first column, to at least eight columns of the
+/// terminal, so that the lines have at most this width.
+///
+/// ```
+/// let rows = [["name", "size"], ["encoder.layers.0", "8"]].map(|row| row.map(String::from));
+/// assert_eq!(trainer_formats::columns_within(&rows, 1, 16), ["name        size", "encoder.l…     8"]);
+/// ```
+pub fn columns_within(rows: &[impl AsRef<[String]>], numbers: usize, width: usize) -> Vec<String> {
+    let lines = columns(rows, numbers);
+    let excess = lines.iter().map(|line| line.width()).max().unwrap_or(0).saturating_sub(width);
+    if excess == 0 {
+        return lines;
+    }
+    let mut rows: Vec<Vec<String>> = rows.iter().map(|row| row.as_ref().to_vec()).collect();
+    let first = rows.iter().map(|row| row[0].width()).max().unwrap_or(0);
+    let room = first.saturating_sub(excess).max(8);
+    rows.iter_mut().for_each(|row| row[0] = fit(&row[0], room));
+    columns(&rows, numbers)
+}
+
+/// Returns a hook and its moment, without the path of the hook's module: `Csv at after_record`,
+/// `ClipGradNorm::clip around opt_step`.
+///
+/// ```
+/// assert_eq!(trainer_formats::without_path("trainer::loggers::Csv"), "Csv");
+/// ```
+#[must_use]
+pub fn without_path(hook: &str) -> &str {
+    let end = hook.find(['(', '<', ' ']).unwrap_or(hook.len());
+    let Some(name) = hook[..end].rfind("::") else { return hook };
+    let owner = hook[..name].rfind("::").map_or(0, |at| at + 2);
+    let is_type = hook[owner..].starts_with(char::is_uppercase);
+    &hook[if is_type { owner } else { name + 2 }..]
+}
+
 /// Formats a duration in nanoseconds with its unit and, from 1 µs on, at least three significant
 /// digits.
 ///

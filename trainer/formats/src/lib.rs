@@ -16,7 +16,7 @@ pub mod tape;
 mod text;
 
 pub use float::{Float, brief, exact, readable};
-pub use layout::{columns, duration, fit, padded};
+pub use layout::{columns, columns_within, duration, fit, padded, without_path};
 pub use text::{one_line, visible, visible_json};
 
 /// The code in the README, which must compile.

@@ -56,6 +56,9 @@ pub(crate) struct Manifest {
     /// The reasons why a run cannot resume exactly from this checkpoint.
     pub(crate) inexact: Vec<String>,
     pub(crate) files: BTreeMap<String, FileDigest>,
+    /// The hash of the executable that wrote the checkpoint, and the commit of its repository.
+    #[serde(default)]
+    pub(crate) program: [Option<String>; 2],
 }
 
 /// The ranks that wrote a checkpoint.
@@ -95,6 +98,7 @@ impl Manifest {
             saved: Values::new(),
             inexact: Vec::new(),
             files: BTreeMap::new(),
+            program: [None, None],
         }
     }
 

@@ -8,6 +8,7 @@ use super::notes::PassNotes;
 use super::rng::{ORDER, keyed};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
+use crate::values::facts::SettingList;
 
 /// Returns `number(row)` for each row.
 ///
@@ -81,6 +82,15 @@ impl BatchSampler {
             self.seed.map_or_else(|| "not shuffled".to_owned(), |seed| format!("shuffled with seed {seed}"));
         let last = if self.drop_last { ", without an incomplete last batch" } else { "" };
         format!("{} rows, batch size {}, {order}{last}", self.rows, self.batch_size)
+    }
+
+    /// Returns the settings of the batches. The seed is missing if the rows are not shuffled.
+    pub(super) fn settings(&self) -> SettingList {
+        SettingList::new()
+            .with("rows", self.rows)
+            .with("batch_size", self.batch_size)
+            .with_optional("shuffle", self.seed)
+            .with("drop_last", self.drop_last)
     }
 
     /// Returns the number of batches per epoch.

@@ -17,6 +17,7 @@ use super::notes::PassNotes;
 use super::sequence::{Sequence, Sequences};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
+use crate::values::facts::SettingList;
 
 /// The number of rows that a worker produces as one unit of work.
 const ROWS_PER_TASK: usize = 32;
@@ -263,6 +264,10 @@ where
 
     fn fingerprint(&self) -> Option<String> {
         Some(format!("{}, {}", self.loader.fingerprint_of_rows(), self.grouping.describe()))
+    }
+
+    fn settings(&self) -> SettingList {
+        self.loader.settings_of_rows().with("grouping", format_args!("{}", self.grouping.describe()))
     }
 }
 

@@ -14,6 +14,7 @@ use super::prefetch_pool::{BatchSender, PrefetchPool};
 use super::rng::RowRng;
 use crate::distributed::Share;
 use crate::error::{Error, Result};
+use crate::values::facts::SettingList;
 
 /// The maximum number of threads that a pass may start.
 const MAX_WORKERS: usize = 1024;
@@ -224,6 +225,11 @@ impl<D: Dataset> DataLoader<D> {
         &self.sampler
     }
 
+    /// Returns the settings of the rows and of the threads that produce them.
+    pub(super) fn settings_of_rows(&self) -> SettingList {
+        self.sampler.settings().with("workers", self.workers).with_optional("prefetch", self.depth)
+    }
+
     /// Describes everything that determines the rows.
     pub(super) fn fingerprint_of_rows(&self) -> String {
         or_unknown(self.dataset.fingerprint())
@@ -287,6 +293,10 @@ where
 
     fn fingerprint(&self) -> Option<String> {
         Some(self.fingerprint_of_rows())
+    }
+
+    fn settings(&self) -> SettingList {
+        self.settings_of_rows()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::distributed::Share;
 use crate::error::Result;
 use crate::io::files::{Links, open, read_at};
 use crate::libtorch;
+use crate::values::facts::SettingList;
 
 /// What a fingerprint says of data whose content is unknown.
 pub(crate) const UNKNOWN_CONTENT: &str = "unknown content";
@@ -162,6 +163,10 @@ impl<B: Batch, L: Loader<B>> Loader<B> for Fingerprinted<L> {
     fn fingerprint(&self) -> Option<String> {
         let inner = self.loader.fingerprint().map(|inner| without_content(&inner)).unwrap_or_default();
         Some(described(&inner, &self.text))
+    }
+
+    fn settings(&self) -> SettingList {
+        self.loader.settings()
     }
 
     fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {

@@ -11,6 +11,7 @@ use super::notes::PassNotes;
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
+use crate::values::facts::SettingList;
 
 /// Splits tensors in memory into batches, along their first dimension.
 ///
@@ -118,5 +119,9 @@ impl<D: Rows> Loader<D> for InMemory<D> {
             Some(hash) => with_hash(&rows, hash),
             None => format!("{rows}, {UNKNOWN_CONTENT}"),
         })
+    }
+
+    fn settings(&self) -> SettingList {
+        self.sampler.settings()
     }
 }

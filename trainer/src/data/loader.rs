@@ -14,6 +14,7 @@ use super::share::{PerRank, Sliced};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::values::every::Every;
+use crate::values::facts::SettingList;
 
 /// Returns an error if a loader that does not divide its batches has to.
 pub(super) fn undivided(share: Share) -> Result<()> {
@@ -67,6 +68,14 @@ pub trait Loader<B: Batch> {
     /// [`with_fingerprint`](Loader::with_fingerprint) sets it from outside.
     fn fingerprint(&self) -> Option<String> {
         None
+    }
+
+    /// Returns the settings of the loader by name, such as its number of rows, its batch size and
+    /// the seed of its order. The [run folder](crate::TrainerBuilder::run_folder) records them, so
+    /// that runs can be compared. A resume compares the
+    /// [`fingerprint`](Loader::fingerprint) instead. Defaults to none.
+    fn settings(&self) -> SettingList {
+        SettingList::new()
     }
 
     /// Returns the individual loaders of [`NamedLoaders`](super::NamedLoaders). Each of them has
@@ -249,6 +258,10 @@ macro_rules! through {
 
             fn fingerprint(&self) -> Option<String> {
                 (**self).fingerprint()
+            }
+
+            fn settings(&self) -> SettingList {
+                (**self).settings()
             }
 
             fn share(&mut self, share: Share) -> Result<()> {

@@ -12,6 +12,7 @@ use super::prefetch_pool::{BatchSender, PrefetchPool};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 use crate::libtorch::{self, Event, cuda};
+use crate::values::facts::SettingList;
 
 /// A loader whose batches are produced on a background thread: see [`Loader::prefetch`].
 ///
@@ -187,6 +188,11 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
 
     fn fingerprint(&self) -> Option<String> {
         try_lock(&self.loader)?.fingerprint()
+    }
+
+    fn settings(&self) -> SettingList {
+        let inner = try_lock(&self.loader).map_or_else(SettingList::new, |loader| loader.settings());
+        inner.with("prefetch", self.depth)
     }
 
     fn share(&mut self, share: Share) -> Result<()> {

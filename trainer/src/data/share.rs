@@ -6,6 +6,7 @@ use super::notes::PassNotes;
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
+use crate::values::facts::SettingList;
 
 /// A loader whose batches are divided among the ranks: see [`Loader::sliced`].
 ///
@@ -59,6 +60,10 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
         self.loader.fingerprint()
     }
 
+    fn settings(&self) -> SettingList {
+        self.loader.settings()
+    }
+
     fn share(&mut self, share: Share) -> Result<()> {
         self.share = Some(share);
         Ok(())
@@ -110,6 +115,10 @@ impl<B: Batch, L: Loader<B>> Loader<B> for PerRank<L> {
     /// Returns `None`, because each rank has different data.
     fn fingerprint(&self) -> Option<String> {
         None
+    }
+
+    fn settings(&self) -> SettingList {
+        self.0.settings()
     }
 
     fn share(&mut self, _: Share) -> Result<()> {

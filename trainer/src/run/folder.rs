@@ -10,7 +10,7 @@ use super::Run;
 use crate::error::Result;
 use crate::hook::instance::TASK;
 use crate::io::files::Lock;
-use crate::optim::{Optimizers, ParamGroup};
+use crate::optim::{DEFAULT, Optimizers, ParamGroup};
 use crate::run::Instance;
 use crate::run::run_folder::{RunFile, RunFolder};
 use crate::run::settings::{SettingKind, Settings};
@@ -92,8 +92,10 @@ pub(crate) fn recorded(
 ) -> Vec<(String, Hyperparameter)> {
     let mut all = Vec::new();
     for (part, optimizer, ..) in optimizers.parts() {
-        for (nth, group) in optimizer.groups().iter().enumerate() {
-            let path = [part.to_owned(), if nth == 0 { String::new() } else { format!("group{nth}") }];
+        let groups = optimizer.groups();
+        for group in groups {
+            let is_whole = groups.len() == 1 || group.label() == DEFAULT;
+            let path = [part.to_owned(), if is_whole { String::new() } else { group.label() }];
             let path: String =
                 path.iter().filter(|word| !word.is_empty()).map(|word| format!("{word}.")).collect();
             all.push((format!("{path}optimizer"), ParamGroup::algorithm(group).into()));
@@ -101,29 +103,27 @@ pub(crate) fn recorded(
         }
     }
     let settings = settings.of(SettingKind::Result).chain(settings.of(SettingKind::Length));
-    let settings =
-        settings.chain(hooks.iter().enumerate().flat_map(|(nth, hook)| of_hook(hook, &hooks[..nth])));
-    for (name, value) in settings.filter(|(_, value)| value != NOT_SET) {
-        let value = match (value.parse::<f64>(), value.as_str()) {
-            (Ok(number), _) => number.into(),
-            (_, "true") => true.into(),
-            (_, "false") => false.into(),
-            (_, text) => text.trim_matches('"').into(),
-        };
-        all.push((name, value));
-    }
+    let names: Vec<String> = hooks.iter().map(name_of).collect();
+    let settings = settings.chain(hooks.iter().enumerate().flat_map(|(nth, hook)| {
+        let earlier = names[..nth].iter().filter(|other| **other == names[nth]).count();
+        let name = if earlier == 0 { names[nth].clone() } else { format!("{}{}", names[nth], earlier + 1) };
+        let settings = hook.extras.settings.is_some().then(|| hook.settings());
+        let values = settings.map(SettingList::into_values).unwrap_or_default();
+        values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))
+    }));
+    all.extend(
+        settings
+            .filter(|(_, value)| value != NOT_SET)
+            .map(|(name, text)| (name, Hyperparameter::of_setting(&text))),
+    );
     all
 }
 
-/// The settings of a hook that a resume compares, prefixed with the name of its type. The second
-/// and later hooks of a type are numbered.
-fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = (String, String)> + use<'i> {
+/// Returns the name that the settings of a hook begin with: its type and its label, as in
+/// `MetricHook(rmse)`. The second and later hooks of a name are numbered.
+fn name_of(hook: &Instance) -> String {
     let path = public_path(hook.type_name);
     let path = path.split('<').next().unwrap_or_default();
-    let name = path.rsplit("::").next().unwrap_or_default().to_owned();
-    let earlier = before.iter().filter(|other| other.type_id == hook.type_id).count();
-    let name = if earlier == 0 { name } else { format!("{name}{}", earlier + 1) };
-    let settings = hook.extras.settings.is_some().then(|| hook.settings());
-    let values = settings.map(SettingList::into_values).unwrap_or_default();
-    values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))
+    let name = path.rsplit("::").next().unwrap_or_default();
+    hook.label().map_or_else(|| name.to_owned(), |label| format!("{name}({label})"))
 }

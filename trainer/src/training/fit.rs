@@ -56,7 +56,10 @@ pub(super) fn fit<T: Task>(
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, run.settings())?;
     let resumed = resume::resume(run, &data)?;
-    run_folder::describe_resumed(run);
+    let all =
+        valid.iter().map(|own| (run_folder::data_name(Phase::Valid, own), &*own.loader as &dyn Loader<_>));
+    let all = [(Phase::Train.name().to_owned(), &*train as &dyn Loader<_>)].into_iter().chain(all);
+    run_folder::describe_data(run, all);
     if resumed {
         check_resumed(run.fit().position, &valid)?;
     } else {
@@ -274,6 +277,8 @@ pub(super) fn predict<T: Task>(
     if data.named().is_some() {
         return Err(not_one_loader());
     }
+    let named = [(Phase::Predict.name().to_owned(), &*data as &dyn Loader<_>)];
+    run_folder::describe_data(run, named.into_iter());
     run.operate::<at::predict>(|run| {
         let _no_grad = tch::no_grad_guard();
         each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))

@@ -27,6 +27,7 @@ use crate::log::history::Summary;
 use crate::moments::moment::Moment;
 use crate::phase::Phase;
 use crate::run::reports::Reports;
+use crate::run::run_folder;
 use crate::run::{CheckpointState, Model, Run, RunHooks};
 use crate::values::facts::{Difference, Facts, NOT_SET};
 use crate::values::paths::public_path;
@@ -398,7 +399,26 @@ fn differences(here: impl Iterator<Item = (String, String)>, manifest: &Manifest
             )
         })
     };
-    here.filter_map(differs).collect()
+    here.filter_map(differs).chain(rebuilt(manifest)).collect()
+}
+
+/// Describes the executable and the commit of its repository if the program was rebuilt since the
+/// checkpoint was written.
+fn rebuilt(manifest: &Manifest) -> Option<String> {
+    let program = run_folder::program();
+    let [there, here] = [&manifest.program, &program].map(|[executable, commit]| {
+        let commit =
+            commit.as_ref().map_or_else(String::new, |commit| format!(" of commit {}", shortened(commit)));
+        Some((executable.as_ref()?, commit))
+    });
+    let ((there, there_of), (here, here_of)) = (there?, here?);
+    (there != here).then(|| {
+        format!(
+            "the program was rebuilt since the checkpoint was written: its executable was {}{there_of}, and is now \
+             {here}{here_of}; a change of its model, loss or data is not noticed otherwise",
+            shortened(there)
+        )
+    })
 }
 
 /// Describes the settings, optimizers and hooks that decide the result and that differ between the

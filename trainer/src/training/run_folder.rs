@@ -8,6 +8,7 @@ use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process}
 
 use super::live;
 use crate::checkpoint::Resume;
+use crate::data::{Batch, Loader, NamedLoader};
 use crate::distributed::Launch;
 
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ use crate::run::dispatch::describe::describe as describe_hooks;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::settings::SettingKind;
 use crate::run::{FolderState, Ranks, Run};
+use crate::values::facts::NOT_SET;
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
@@ -146,9 +148,14 @@ pub(super) fn begin(run: &mut Run, phase: Phase) -> Result<()> {
     };
     file.status = Status::Running;
     file.entry = entry.to_owned();
+    if !file.entries.iter().any(|known| known == entry) {
+        file.entries.push(entry.to_owned());
+    }
     file.ended = None;
     file.error = None;
-    file.stopped = None;
+    if entry == Phase::Train.entry() {
+        file.stopped = None;
+    }
     file.process = Some(Process::current());
     let written = write_run_file(&file, &path);
     run.folder_state_mut().file = Some(file);
@@ -179,16 +186,41 @@ fn only_warn(run: &Run, what: &str, result: Result<()>) {
     }
 }
 
-/// Records the settings, hooks and machine of the program that has resumed a fit, which may differ
-/// from those of the program that began the run. A failure is only a warning.
-pub(super) fn describe_resumed(run: &mut Run) {
+/// Records the data that the entry point reads in each phase and, for a resumed fit, the settings,
+/// hooks and machine of the program that has resumed it, which may differ from those of the program
+/// that began the run. A failure is only a warning.
+pub(super) fn describe_data<'l, B: Batch>(
+    run: &mut Run,
+    loaders: impl Iterator<Item = (String, &'l dyn Loader<B>)>,
+) {
     let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = run.folder_state_mut() else {
         return;
     };
-    let Some(resumed_by) = resumed_by.take() else { return };
-    file.describe_as(resumed_by);
+    if let Some(resumed_by) = resumed_by.take() {
+        file.describe_as(resumed_by);
+    }
+    for (name, loader) in loaders {
+        let prefix = format!("{name}.");
+        file.data.retain(|known, _| !known.starts_with(&prefix));
+        let settings = loader.settings().into_values().into_iter();
+        let settings = settings
+            .filter(|(_, text)| text != NOT_SET)
+            .map(|(key, text)| (key, Hyperparameter::of_setting(&text)));
+        let batches = loader.len().map(|batches| ("batches".to_owned(), (batches as f64).into()));
+        let content = loader.fingerprint().map(|content| ("fingerprint".to_owned(), content.into()));
+        let all = settings.chain(batches).chain(content);
+        file.data.extend(all.map(|(key, value)| (format!("{prefix}{key}"), to_json(value))));
+    }
     let written = write_run_file(file, path);
-    only_warn(run, "cannot record the settings of the run", written);
+    only_warn(run, "cannot record the data of the run", written);
+}
+
+/// Returns the name of the data of a phase, or of one of its named loaders: `valid/clean`.
+pub(super) fn data_name<B: Batch>(phase: Phase, loader: &NamedLoader<'_, B>) -> String {
+    match loader.name() {
+        "" => phase.name().to_owned(),
+        name => format!("{phase}/{name}"),
+    }
 }
 
 /// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so
@@ -232,7 +264,9 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
         Some(Ended { status, error }) => (status, Some(error)),
     };
     file.ended = Some(now());
-    file.stopped = run.requests().reason_cut_short().map(str::to_owned);
+    if file.entry == Phase::Train.entry() {
+        file.stopped = run.requests().reason_cut_short().map(str::to_owned);
+    }
     file.roll_backs.clone_from(&run.progress().roll_backs);
     for (name, value) in measured(run) {
         match file.metrics.get_mut(&name) {
@@ -298,6 +332,14 @@ fn launcher(ranks: &Ranks) -> Option<String> {
     Some(format!("{launcher}, {size} processes"))
 }
 
+fn to_json(value: Hyperparameter) -> Json {
+    match value {
+        Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
+        Hyperparameter::Bool(switch) => Json::Bool(switch),
+        Hyperparameter::Text(text) => Json::String(text),
+    }
+}
+
 /// Describes the run as it begins.
 fn describe(run: &Run, entry: &str) -> RunFile {
     let mut file = new_run_file(entry);
@@ -308,18 +350,13 @@ fn describe(run: &Run, entry: &str) -> RunFile {
         .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
     file.settings
         .extend(run.settings().of(SettingKind::Result).chain(run.settings().of(SettingKind::Length)));
-    let json = |value| match value {
-        Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
-        Hyperparameter::Bool(switch) => Json::Bool(switch),
-        Hyperparameter::Text(text) => Json::String(text),
-    };
     file.working_folder = std::env::current_dir()
         .ok()
         .filter(|_| file.command_line.is_some())
         .map(|path| path.to_string_lossy().into_owned());
     let values = run.all_hyperparameters();
     file.hyperparameters =
-        values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
+        values.into_iter().map(|(name, value)| (name, to_json(value))).collect::<BTreeMap<_, _>>();
     let table = describe_hooks(run, &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file

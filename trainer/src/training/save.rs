@@ -21,6 +21,7 @@ use crate::hook::frame::Ending;
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
+use crate::run::run_folder;
 use crate::run::{BackgroundSave, Model, Ranks, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
@@ -326,6 +327,7 @@ impl Snapshot {
             }
         }
         manifest.inexact = why_inexact(run.ranks(), run.fit(), run.model(), &parts);
+        manifest.program = run_folder::program();
         manifest.facts = run.checkpoints().facts.clone().unwrap_or_default();
         manifest.length = facts::changeable(run.settings(), run.hyperparameters()).collect();
         let active = run.checkpoints().active.as_ref();

@@ -8,7 +8,7 @@ use super::pass::Pass;
 use super::replicas::Compared;
 use super::step::step;
 use super::task::Task;
-use super::{modules, records, replicas};
+use super::{modules, records, replicas, run_folder};
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader};
@@ -176,7 +176,11 @@ pub(super) fn evaluate_each<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
 ) -> Result<()> {
-    loaders_of(loader)?.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None))
+    let mut loaders = loaders_of(loader)?;
+    let phase = run.phase();
+    let all = loaders.iter().map(|own| (run_folder::data_name(phase, own), &*own.loader as &dyn Loader<_>));
+    run_folder::describe_data(run, all);
+    loaders.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None))
 }
 
 /// Runs an operation that is a pass over data without gradients, or resumes it after `resumed`

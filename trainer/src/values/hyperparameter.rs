@@ -55,6 +55,18 @@ impl Given {
     }
 }
 
+impl Hyperparameter {
+    /// Returns the value that the text of a setting stands for.
+    pub(crate) fn of_setting(text: &str) -> Self {
+        match (text.parse::<f64>(), text) {
+            (Ok(number), _) => number.into(),
+            (_, "true") => true.into(),
+            (_, "false") => false.into(),
+            (_, text) => text.trim_matches('"').into(),
+        }
+    }
+}
+
 impl fmt::Display for Hyperparameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

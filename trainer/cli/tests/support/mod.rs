@@ -111,6 +111,9 @@ pub(crate) fn run_file(age: u64, lr: f64, width: u64, status: Status) -> RunFile
         ("EarlyStopping.patience", json!(4.0)),
     ];
     file.hyperparameters = settings.map(|(name, value)| (name.to_owned(), value)).into();
+    let data =
+        [("train.rows", json!(1440.0)), ("train.batch_size", json!(32.0)), ("train.workers", json!(0.0))];
+    file.data = data.map(|(name, value)| (name.to_owned(), value)).into();
     let hooks = [
         "my_program::gradient_norm at before_opt_step",
         "trainer::metrics::MetricHook(accuracy) at after_step",

@@ -20,6 +20,9 @@ pub(super) struct Group {
     /// The first word; empty for metrics whose names are a single word.
     pub(super) name: String,
     pub(super) plots: Vec<Plot>,
+    /// The metrics whose values never change, such as most hyperparameters; empty if the names are a
+    /// single word.
+    pub(super) constant: Vec<Plot>,
 }
 
 /// The curves of one metric, in all phases and runs.
@@ -36,6 +39,12 @@ pub(super) struct Line {
     pub(super) phase: String,
     /// The points, as pairs of optimizer step and value.
     pub(super) points: Vec<(f64, f64)>,
+}
+
+impl Line {
+    fn is_constant(&self) -> bool {
+        self.points.iter().all(|(_, value)| *value == self.points[0].1)
+    }
 }
 
 /// The positions of the marks on the horizontal axis, in optimizer steps.
@@ -71,7 +80,12 @@ impl Curves {
         if let Some(first) = groups.get_mut("") {
             first.sort_by_key(|plot| plot.name != "loss");
         }
-        let groups: Vec<_> = groups.into_iter().map(|(name, plots)| Group { name, plots }).collect();
+        let groups = groups.into_iter().map(|(name, plots)| {
+            let is_constant = |plot: &Plot| !name.is_empty() && plot.lines.iter().all(Line::is_constant);
+            let (constant, plots) = plots.into_iter().partition(is_constant);
+            Group { name, plots, constant }
+        });
+        let groups: Vec<_> = groups.collect();
         let all = || groups.iter().flat_map(|group| &group.plots).flat_map(|plot| &plot.lines);
         let steps = || all().flat_map(|line| &line.points).map(|(step, _)| *step);
         let (low, high) = (steps().fold(f64::INFINITY, f64::min), steps().fold(0.0, f64::max));
@@ -81,8 +95,7 @@ impl Curves {
 }
 
 /// Returns the curves of a run, each with the name of its metric without the phase. A training
-/// curve shows the records within epochs if there are several, because the table already shows the
-/// mean of each epoch.
+/// curve shows the records within epochs if there are more of them than epochs.
 fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, Line)> {
     type Values = Vec<(f64, f64)>;
     let mut all: BTreeMap<(&str, &str), (Values, Values)> = BTreeMap::new();
@@ -93,7 +106,8 @@ fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, L
     }
     let lines = all.into_iter().filter(|((name, _), _)| !is_element(name, matrices));
     let lines = lines.map(|((name, phase), (passes, steps))| {
-        let points = if phase == "train" && steps.len() > 1 || passes.is_empty() { steps } else { passes };
+        let points =
+            if phase == "train" && steps.len() > passes.len() || passes.is_empty() { steps } else { passes };
         let own = name.strip_prefix(phase).and_then(|name| name.strip_prefix('/')).unwrap_or(name);
         (own.to_owned(), Line { run, phase: phase.to_owned(), points })
     });

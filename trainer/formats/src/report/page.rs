@@ -44,7 +44,7 @@ pub(super) fn page(report: &Report, now: SystemTime) -> String {
     sections::images(&mut out, report, &matrices);
     sections::texts(&mut out, report);
     sections::profiles(&mut out, report);
-    sections::settings(&mut out, report);
+    sections::data_and_settings(&mut out, report);
     sections::hooks(&mut out, report);
     sections::environment(&mut out, report);
     sections::absent(&mut out, report, &matrices);

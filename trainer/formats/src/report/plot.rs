@@ -240,18 +240,35 @@ pub(super) fn color_of_phase(phase: &str) -> usize {
 /// drawings.
 pub(super) fn draw(out: &mut String, plot: &Plot, axis: &Axis) {
     let thinned: Vec<_> = plot.lines.iter().map(|line| thin(&line.points, axis)).collect();
+    let is_chosen = is_flat(plot);
     for is_log in [false, true] {
-        draw_one(out, plot, &thinned, axis, is_log);
+        draw_one(out, plot, &thinned, axis, is_log, is_log == is_chosen);
     }
 }
 
-fn draw_one(out: &mut String, plot: &Plot, thinned: &[Thinned], axis: &Axis, is_log: bool) {
+/// Returns whether a linear axis would hide the curves, as it hides a loss after its first values:
+/// all values are positive, and those of the later half are in the lowest tenth of the axis.
+fn is_flat(plot: &Plot) -> bool {
+    let is_long = plot.lines.iter().any(|line| line.points.len() >= 8);
+    let finite = |points: &[(f64, f64)]| {
+        points.iter().map(|(_, value)| *value).filter(|value| value.is_finite()).collect::<Vec<_>>()
+    };
+    let all: Vec<f64> = plot.lines.iter().flat_map(|line| finite(&line.points)).collect();
+    let late = plot.lines.iter().flat_map(|line| finite(&line.points[line.points.len() / 2..]));
+    let low = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = all.iter().copied().fold(0.0, f64::max);
+    let late_high = late.fold(0.0, f64::max);
+    is_long && low > 0.0 && high > 5.0 * low && late_high < low + 0.1 * (high - low)
+}
+
+fn draw_one(out: &mut String, plot: &Plot, thinned: &[Thinned], axis: &Axis, is_log: bool, is_chosen: bool) {
     let values = thinned.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
     let scale = Scale::of(values, is_log);
     let kind = if is_log { "log" } else { "linear" };
     let _ = write!(
         out,
-        "<svg class=\"{kind}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}, {kind} axis\">",
+        "<svg class=\"{kind}{}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}, {kind} axis\">",
+        if is_chosen { "" } else { " other" },
         Text(&plot.name)
     );
     let labels = draw_axes(out, scale.as_ref(), axis);
@@ -401,6 +418,25 @@ fn draw_odd(out: &mut String, line: &Line, odd: &[(f64, f64)], axis: &Axis) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_is_chosen_for_curves_that_a_linear_one_would_hide() {
+        let plot = |value: fn(f64) -> f64| {
+            let points = (0..40).map(|step| (f64::from(step), value(f64::from(step)))).collect();
+            Plot { name: "loss".to_owned(), lines: vec![Line { run: 0, phase: "train".to_owned(), points }] }
+        };
+        assert!(is_flat(&plot(|step| 0.01 + 2.3 * (-step / 2.0).exp())));
+        for linear in [
+            |step: f64| 2.3 - step / 40.0,
+            |step: f64| 1.0 - (-step / 2.0).exp(), // an accuracy
+            |step: f64| 2.3 * (-step / 2.0).exp() - 0.1,
+            |_: f64| 0.5,
+            |_: f64| f64::NAN,
+            |step: f64| if step < 1.0 { 1.0 } else { 0.9 },
+        ] {
+            assert!(!is_flat(&plot(linear)));
+        }
+    }
 
     #[test]
     fn a_long_curve_keeps_its_extremes_and_its_length_is_limited() {

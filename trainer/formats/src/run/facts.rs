@@ -22,6 +22,12 @@ pub fn settings_of(file: &RunFile) -> Settings<'_> {
     settings
 }
 
+/// Returns what is known about the data of a run: `train.rows`, `train.batch_size` and so on.
+#[must_use]
+pub fn data_of(file: &RunFile) -> Settings<'_> {
+    file.data.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value))).collect()
+}
+
 /// Returns the text of a setting: a number with all of its digits, or an empty string for `null`.
 #[must_use]
 pub fn text_of_setting(value: &Json) -> String {

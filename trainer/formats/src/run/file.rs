@@ -67,6 +67,10 @@ pub struct RunFile {
     pub status: Status,
     /// The most recent entry point: `fit`, `validate`, `test` or `predict`.
     pub entry: String,
+    /// Each kind of entry point of the run, in the order in which it was first called; empty in
+    /// older files.
+    #[serde(default)]
+    pub entries: Vec<String>,
     /// When the run began, in RFC 3339; see [`parse_time`](super::parse_time).
     pub started: String,
     /// The times at which the run was resumed.
@@ -75,7 +79,7 @@ pub struct RunFile {
     pub ended: Option<String>,
     /// The error that ended the run.
     pub error: Option<String>,
-    /// The reason why the run stopped early.
+    /// The reason why the last fit stopped early.
     pub stopped: Option<String>,
     /// A description of each roll-back in the last fit: from which batch to which earlier batch,
     /// and why.
@@ -102,6 +106,9 @@ pub struct RunFile {
     pub rustc: String,
     /// The commit of the git repository that contains the working directory.
     pub git_commit: Option<String>,
+    /// The first 16 hexadecimal digits of the BLAKE3 hash of the executable.
+    #[serde(default)]
+    pub executable: Option<String>,
     /// The device of the task.
     pub device: String,
     /// The number of libtorch threads.
@@ -126,6 +133,10 @@ pub struct RunFile {
     /// Each hook with its moment, in the order of the lifecycle:
     /// `my_hooks::clamp at before_opt_step`.
     pub hooks: Vec<String>,
+    /// The data that each phase has read last: `train.rows`, `train.batch_size`, and, for a named
+    /// loader, `valid/clean.rows`.
+    #[serde(default)]
+    pub data: BTreeMap<String, Json>,
 }
 
 /// The part of another run that a run begins with.
@@ -163,6 +174,7 @@ impl RunFile {
             version: VERSION,
             status: Status::Running,
             entry: entry.to_owned(),
+            entries: Vec::new(),
             started,
             resumed: Vec::new(),
             ended: None,
@@ -177,6 +189,7 @@ impl RunFile {
             libtorch: String::new(),
             rustc: String::new(),
             git_commit: None,
+            executable: None,
             device: String::new(),
             threads: 0,
             launcher: None,
@@ -187,6 +200,7 @@ impl RunFile {
             settings: BTreeMap::new(),
             hyperparameters: BTreeMap::new(),
             hooks: Vec::new(),
+            data: BTreeMap::new(),
         }
     }
 
@@ -200,6 +214,7 @@ impl RunFile {
             version: _,
             status: _,
             entry: _,
+            entries: _,
             started: _,
             resumed: _,
             ended: _,
@@ -211,11 +226,13 @@ impl RunFile {
             warnings: _,
             profiles: _,
             origin: _,
+            data: _,
             // The description:
             trainer,
             libtorch,
             rustc,
             git_commit,
+            executable,
             device,
             threads,
             launcher,
@@ -226,7 +243,8 @@ impl RunFile {
             hyperparameters,
             hooks,
         } = now;
-        (self.trainer, self.libtorch, self.rustc, self.git_commit) = (trainer, libtorch, rustc, git_commit);
+        (self.trainer, self.libtorch, self.rustc) = (trainer, libtorch, rustc);
+        (self.git_commit, self.executable) = (git_commit, executable);
         (self.device, self.threads, self.launcher, self.seed) = (device, threads, launcher, seed);
         (self.command_line, self.working_folder) = (command_line, working_folder);
         (self.settings, self.hyperparameters, self.hooks) = (settings, hyperparameters, hooks);
@@ -287,6 +305,12 @@ impl RunFile {
         serde_json::to_string_pretty(self)
     }
 
+    /// Returns the kinds of entry points of the run, as text: `fit, test`.
+    #[must_use]
+    pub fn entries(&self) -> String {
+        if self.entries.is_empty() { self.entry.clone() } else { self.entries.join(", ") }
+    }
+
     /// Returns facts about the environment as pairs of name and text, for comparing runs.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
@@ -294,6 +318,7 @@ impl RunFile {
             ("device", self.device.clone()),
             ("threads", self.threads.to_string()),
             ("git commit", self.git_commit.clone().unwrap_or_default()),
+            ("executable", self.executable.clone().unwrap_or_default()),
             ("trainer", self.trainer.clone()),
             ("libtorch", self.libtorch.clone()),
             ("rustc", self.rustc.clone()),

@@ -34,7 +34,7 @@ mod points;
 mod profile;
 mod time;
 
-pub use facts::{Settings, ranked, settings_of, text_of_setting};
+pub use facts::{Settings, data_of, ranked, settings_of, text_of_setting};
 pub use file::{MAX_BYTES, MAX_WARNINGS, NotARun, Origin, RUN_FILE, RunFile, Status};
 pub use folder::{Found, Run, runs_in};
 pub use live::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};

@@ -55,6 +55,9 @@ pub struct ParamGroup {
     state: Vec<Option<TensorList>>,
 }
 
+/// The name of the group of the parameters that no pattern matches.
+pub(crate) const DEFAULT: &str = "default";
+
 /// A placeholder for the algorithm of an optimizer that is implemented elsewhere and keeps its own
 /// state and hyperparameters.
 static UNKNOWN: Algorithm = Algorithm::new("this optimizer", |_| Ok(()));
@@ -99,7 +102,7 @@ impl ParamGroup {
     /// 0, its number follows: `default#1`.
     #[must_use]
     pub fn label(&self) -> String {
-        let pattern = self.pattern().unwrap_or("default");
+        let pattern = self.pattern().unwrap_or(DEFAULT);
         if self.group == 0 { pattern.to_owned() } else { format!("{pattern}#{}", self.group) }
     }
 

@@ -61,6 +61,7 @@ pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
 pub use algorithm::{Algorithm, Setting, StateSlot};
 pub use custom::Custom;
+pub(crate) use group::DEFAULT;
 pub use group::{Group, ParamGroup, Update};
 pub use lion::Lion;
 pub use muon::Muon;

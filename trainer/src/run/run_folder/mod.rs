@@ -1,6 +1,7 @@
 //! [`RunFolder`]: the folder of a run, and `run.json`, which records its settings and environment.
 
 mod git;
+mod program;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,7 +9,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use trainer_formats::run::{MAX_BYTES, RUN_FILE, format_time};
 
-pub(crate) use git::commit;
+pub(crate) use program::program;
 pub(crate) use trainer_formats::run::{RunFile, Status};
 
 use crate::error::Result;
@@ -112,7 +113,7 @@ pub(crate) fn new_run_file(entry: &str) -> RunFile {
     file.trainer = env!("CARGO_PKG_VERSION").to_owned();
     file.libtorch = crate::libtorch::version();
     file.rustc = env!("TRAINER_RUSTC").to_owned();
-    file.git_commit = commit();
+    [file.executable, file.git_commit] = program();
     file.threads = tch::get_num_threads();
     file
 }

@@ -152,8 +152,14 @@ pub(in crate::report) fn curves(out: &mut String, report: &Report, matrices: &[V
     }
     out.push_str(
         "<label class=\"scripted\">smoothing <input type=\"range\" id=\"smoothing\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\"></label>\
-         <label><input type=\"checkbox\" id=\"log\">logarithmic</label></div>\n",
+         <span class=\"axes\">axes",
     );
+    for (id, name, checked) in
+        [("auto", "automatic", " checked"), ("linear", "linear", ""), ("log", "logarithmic", "")]
+    {
+        let _ = write!(out, "<label><input type=\"radio\" name=\"axes\" id=\"{id}\"{checked}>{name}</label>");
+    }
+    out.push_str("</span></div>\n");
     for group in &curves.groups {
         if group.name.is_empty() {
             write_plots(out, &group.plots, &axis);
@@ -167,6 +173,20 @@ pub(in crate::report) fn curves(out: &mut String, report: &Report, matrices: &[V
             count(group.plots.len() as u64, "plot")
         );
         write_plots(out, &group.plots, &axis);
+        if !group.constant.is_empty() {
+            out.push_str("<p class=\"quiet\">Constant:</p>\n<dl>\n");
+            for plot in &group.constant {
+                let mut values: Vec<_> = plot.lines.iter().map(|line| brief(line.points[0].1)).collect();
+                values.dedup();
+                let _ = writeln!(
+                    out,
+                    "<div><dt>{}</dt><dd><code>{}</code></dd></div>",
+                    Text(&plot.name),
+                    values.join(", ")
+                );
+            }
+            out.push_str("</dl>\n");
+        }
         out.push_str("</details>\n");
     }
     let mut legend = vec!["The horizontal axis is the number of optimizer steps."];
@@ -251,24 +271,26 @@ fn write_matrix(out: &mut String, matrix: &Matrix) {
     }
     let _ = write!(
         out,
-        "<div class=\"wide\"><table class=\"{}\"><thead><tr><th></th>",
+        "<div class=\"wide\"><table class=\"{}\"><thead><tr><th></th><th colspan=\"{side}\">prediction</th></tr>\n<tr><th>target</th>",
         if side > MAX_NUMBERED { "dense" } else { "" }
     );
-    for column in 0..side {
-        let _ = write!(out, "<th>{column}</th>");
+    for column in &matrix.classes {
+        let _ = write!(out, "<th>{}</th>", Text(column));
     }
     out.push_str("</tr></thead><tbody>\n");
-    for (row, values) in matrix.rows.iter().enumerate() {
+    for (row, values) in matrix.classes.iter().zip(&matrix.rows) {
         let sum: f64 = values.iter().sum();
-        let _ = write!(out, "<tr><th>{row}</th>");
-        for (column, value) in values.iter().enumerate() {
+        let _ = write!(out, "<tr><th>{}</th>", Text(row));
+        for (column, value) in matrix.classes.iter().zip(values) {
             // The share is rounded to twentieths, because shades that are closer look the same.
             let share = (20.0 * value / sum).round().clamp(0.0, 20.0);
             let shade = if share.is_nan() { 0.0 } else { share };
             let text = if side > MAX_NUMBERED { String::new() } else { short((1e3 * value).round() / 1e3) };
             let _ = write!(
                 out,
-                "<td class=\"h{shade}\" title=\"target {row}, prediction {column}: {}\">{text}</td>",
+                "<td class=\"h{shade}\" title=\"target {}, prediction {}: {}\">{text}</td>",
+                Text(row),
+                Text(column),
                 short(*value)
             );
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) use self::media::{images, texts};
 pub(super) use self::metrics::{curves, matrices, metrics};
 pub(super) use self::overview::{errors_and_warnings, notes, overview};
-pub(super) use self::program::{environment, hooks, profiles, settings};
+pub(super) use self::program::{data_and_settings, environment, hooks, profiles};
 use super::escape::Text;
 use super::matrix::Matrix;
 use super::plot::COLORS;

@@ -58,7 +58,7 @@ fn remarks(run: &Content) -> Vec<String> {
 }
 
 fn overview_of(out: &mut String, run: &Content, now: SystemTime) {
-    let mut facts = vec![status(run), format!("<code>{}</code>", Text(&run.file.entry))];
+    let mut facts = vec![status(run), format!("<code>{}</code>", Text(&run.file.entries()))];
     if let Some((steps, epochs)) = length(run) {
         facts.extend([count(steps, "step"), count(epochs, "epoch")]);
     }
@@ -87,7 +87,7 @@ fn overview_table(out: &mut String, report: &Report, now: SystemTime) {
             swatch(report, nth),
             Text(&run.name),
             status(run),
-            Text(&run.file.entry),
+            Text(&run.file.entries()),
             run.duration(now).map(duration).unwrap_or_default(),
             Text(&time(&run.file.started))
         );

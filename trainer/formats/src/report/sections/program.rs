@@ -7,7 +7,7 @@ use super::super::escape::Text;
 use super::super::{Content, Report};
 use super::{Clipped, MAX_VALUE, column_class, count, run_heading, swatch};
 use crate::duration;
-use crate::run::{Profile, ProfileRow, settings_of, text_of_setting};
+use crate::run::{Profile, ProfileRow, Settings, data_of, settings_of, text_of_setting};
 
 /// The table of hooks is initially open if there are at most this many hooks.
 const MAX_OPEN_HOOKS: usize = 100;
@@ -71,13 +71,13 @@ fn profile_table(out: &mut String, profile: &Profile, rows: &[ProfileRow]) {
     out.push_str("</tbody>\n</table></div>\n");
 }
 
-pub(in crate::report) fn settings(out: &mut String, report: &Report) {
-    let of_run = |run: &Content| {
-        let settings = settings_of(&run.file).into_iter();
-        let texts = settings.map(|(name, value)| (name.to_owned(), text_of_setting(&value)));
+pub(in crate::report) fn data_and_settings(out: &mut String, report: &Report) {
+    let texts = |settings: Settings<'_>| {
+        let texts = settings.into_iter().map(|(name, value)| (name.to_owned(), text_of_setting(&value)));
         texts.filter(|(_, text)| !text.is_empty()).collect()
     };
-    named_values(out, report, "Settings", of_run);
+    named_values(out, report, "Data", |run| texts(data_of(&run.file)));
+    named_values(out, report, "Settings", |run| texts(settings_of(&run.file)));
 }
 
 pub(in crate::report) fn environment(out: &mut String, report: &Report) {
