@@ -497,6 +497,54 @@ fn the_description_shows_which_metric_a_hook_measures() {
     assert!(table.to_string().contains("MetricHook(rmse)"));
 }
 
+#[test]
+fn classes_have_their_names() {
+    let names = ["cat", "dog", "fish"];
+    let fit = |accuracy: MetricHook<Accuracy>, matrix: MetricHook<ConfusionMatrix>| {
+        let mut trainer = model::builder().epochs(1).hook(accuracy).hook(matrix).build()?;
+        trainer.fit(&mut model::rows(8), Some(&mut model::rows(40)))
+    };
+    let matrix = || ConfusionMatrix::multiclass(3).per_class(true);
+    let accuracy = || Accuracy::multiclass(3).per_class(true);
+    let numbered = fit(accuracy(), matrix()).unwrap().metrics;
+    let named = fit(accuracy().class_names(names), matrix().class_names(names)).unwrap().metrics;
+    for (row, target) in names.iter().enumerate() {
+        assert_eq!(named[&format!("valid/accuracy/{target}")], numbered[&format!("valid/accuracy/{row}")]);
+        for (column, prediction) in names.iter().enumerate() {
+            let [named, numbered] = [
+                named[&format!("valid/confusion_matrix/{target}/{prediction}")],
+                numbered[&format!("valid/confusion_matrix/{row}/{column}")],
+            ];
+            assert_eq!(named, numbered);
+        }
+    }
+    // The inner matrices of a multilabel matrix are those of each label, which have no classes.
+    let targets = |(inputs, _): &(Tensor, Tensor), pred: &Tensor| {
+        let labels = inputs.narrow(1, 0, 3).gt(0.0).to_kind(Kind::Int64);
+        Some((pred.sigmoid(), labels))
+    };
+    let labels = ConfusionMatrix::multilabel(3).inputs(targets).per_class(true).class_names(names);
+    let metrics = fit(accuracy(), labels).unwrap().metrics;
+    assert!(metrics.get("valid/confusion_matrix/dog/0/1").is_some(), "{metrics}");
+
+    let error = fit(accuracy().class_names(["cat", "dog"]), matrix()).unwrap_err().to_string();
+    assert!(
+        error.contains("metric `accuracy`: `.class_names(…)` has 2 names, but the metric has 3 classes"),
+        "{error}"
+    );
+    for (wrong, expected) in [
+        (
+            ["a/b", "c", "d"],
+            "`.class_names(…)` contains \"a/b\", which cannot be part of the name of a metric",
+        ),
+        (["", "c", "d"], "`.class_names(…)` contains \"\", which cannot"),
+        (["c", "d", "c"], "`.class_names(…)` contains \"c\" twice"),
+    ] {
+        let error = fit(accuracy().class_names(wrong), matrix()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 /// Draws an image with a letter for each pixel of 2 × 2 pixels: `#` for a dark one.
 fn drawn(image: &trainer::Image) -> String {
     let width = image.width as usize;

@@ -229,23 +229,36 @@ fn every_metric_knows_its_goal_as_in_torchmetrics() {
 #[test]
 fn a_hook_that_compares_a_metric_the_wrong_way_round_is_refused() {
     let folder = scratch("goals");
-    let fit = |builder: trainer::TrainerBuilder<_>| {
-        let metric = Accuracy::multiclass(3).per_class(true);
-        builder.hook(metric).build().unwrap().fit(&mut model::rows(8), Some(&mut model::rows(4)))
+    let build = |builder: trainer::TrainerBuilder<_>| {
+        builder.hook(Accuracy::multiclass(3).per_class(true)).hook(R2Score::new().named("r2")).build()
     };
-    for name in ["valid/accuracy", "valid/accuracy/1"] {
-        let expected = format!("larger values of `{name}` are better: expected `Goal::Maximize`");
-        let wrong = Goal::Minimize;
+    let (min, max) = (Goal::Minimize, Goal::Maximize);
+    for (name, wrong, better) in [
+        ("valid/accuracy", min, "larger"),
+        ("valid/accuracy/1", min, "larger"),
+        ("valid/clean/r2", min, "larger"),
+        ("train/loss", max, "smaller"),
+        ("valid/clean/loss", max, "smaller"),
+    ] {
+        let right = if wrong == min { max } else { min };
+        let expected = format!("`: {better} values of `{name}` are better: expected `Goal::{right:?}`");
         for builder in [
             model::builder().hook(EarlyStopping::new(name, wrong)),
             model::builder().hook(ReduceOnPlateau::new(name, wrong)),
             model::builder().hook(Checkpoint::new(folder.join("c")).keep_best(1, name, wrong)),
         ] {
-            let error = fit(builder).unwrap_err().to_string();
-            assert!(error.contains(&expected), "{error}");
+            let error = build(builder).unwrap_err().to_string();
+            assert!(error.contains("hook `trainer::hooks::") && error.contains(&expected), "{error}");
         }
     }
-    fit(model::builder().hook(EarlyStopping::new("valid/accuracy", Goal::Maximize))).unwrap();
-    fit(model::builder().hook(EarlyStopping::new("valid/loss", Goal::Minimize))).unwrap();
+    // A second hook that watches the metric the right way round hides nothing.
+    let both = EarlyStopping::new("valid/accuracy", min);
+    let both = model::builder().hook(both).hook(ReduceOnPlateau::new("valid/accuracy", max));
+    assert!(build(both).unwrap_err().to_string().contains("hook `trainer::hooks::EarlyStopping`: larger"));
+    for (name, goal) in
+        [("valid/accuracy", max), ("valid/loss", min), ("valid/loss_ratio", max), ("valid/r", min)]
+    {
+        build(model::builder().hook(EarlyStopping::new(name, goal))).unwrap();
+    }
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -400,6 +400,10 @@ impl Settings for Checkpoint {
         if self.is_in_run_folder { Some(run_folder?.join(IN_RUN_FOLDER)) } else { Some(self.path.clone()) }
     }
 
+    fn goals(&self) -> Vec<(String, Goal)> {
+        self.best.iter().map(|best| (best.metric.clone(), best.goal)).collect()
+    }
+
     fn mistakes(&self) -> Vec<String> {
         let every = match self.every {
             Some(Every::Epochs(0) | Every::Steps(0)) => {
@@ -434,9 +438,6 @@ impl Checkpoint {
     /// has locked it, or if it has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
-        if let Some(best) = &self.best {
-            cx.record_goal(&best.metric, best.goal);
-        }
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
         }

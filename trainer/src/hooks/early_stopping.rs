@@ -161,10 +161,9 @@ impl EarlyStopping {
 
 #[hook(in = stages::Decisions, state = self.progress, settings)]
 impl EarlyStopping {
-    /// Records whether a fit is running, and the goal of the metric.
+    /// Records whether a fit is running.
     fn setup(&mut self, cx: &Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
-        cx.record_goal(&self.metric, self.goal);
     }
 
     /// Forgets the best value and the checks of an earlier fit. Returns an error if this fit never
@@ -214,6 +213,10 @@ impl Settings for EarlyStopping {
             .with("check_finite", check_finite)
             .with_optional("stop_at", stop_at.as_ref())
             .with_optional("diverge_at", diverge_at.as_ref())
+    }
+
+    fn goals(&self) -> Vec<(String, Goal)> {
+        vec![(self.metric.clone(), self.goal)]
     }
 
     fn mistakes(&self) -> Vec<String> {

@@ -230,10 +230,9 @@ impl ReduceOnPlateau {
 
 #[hook(in = stages::Decisions, state = self.state, settings)]
 impl ReduceOnPlateau {
-    /// Records whether a fit is running, and the goal of the metric.
+    /// Records whether a fit is running.
     fn setup(&mut self, cx: &Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
-        cx.record_goal(&self.metric, self.goal);
     }
 
     /// Forgets the values of an earlier fit. Returns an error if the part has no optimizer, or if
@@ -288,6 +287,10 @@ impl Settings for ReduceOnPlateau {
             .with("cooldown", cooldown)
             .with("min_lr", min_lr)
             .with("eps", eps)
+    }
+
+    fn goals(&self) -> Vec<(String, Goal)> {
+        vec![(self.metric.clone(), self.goal)]
     }
 
     fn mistakes(&self) -> Vec<String> {

@@ -95,27 +95,32 @@ pub(crate) struct Log {
     set_by: BTreeMap<String, Option<usize>>,
 }
 
-impl Log {
-    /// Returns the goal that the hook that measures a metric has recorded. `name` has the phase,
-    /// and may have the name of a loader and of a class.
-    pub(crate) fn own_goal(&self, name: &str) -> Option<Goal> {
-        let mut own = name;
-        while let Some((_, rest)) = own.split_once('/') {
-            own = rest;
-            let is_of = |known: &str| {
-                own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            };
-            if let Some((_, goal)) = self.goals.iter().find(|(known, _)| is_of(known)) {
-                return Some(*goal);
-            }
+/// Returns the goal that the hook that measures a metric knows, or that of a loss. `name` has the
+/// phase, and may have the name of a loader and of a class.
+pub(crate) fn own_goal(goals: &BTreeMap<String, Goal>, name: &str) -> Option<Goal> {
+    let mut own = name;
+    while let Some((_, rest)) = own.split_once('/') {
+        own = rest;
+        let is_of = |known: &str| {
+            own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if let Some((_, goal)) = goals.iter().find(|(known, _)| is_of(known)) {
+            return Some(*goal);
         }
-        None
+    }
+    Goal::of_name(name)
+}
+
+impl Log {
+    /// Returns the goal that the hook that measures a metric knows; see [`own_goal`].
+    pub(crate) fn own_goal(&self, name: &str) -> Option<Goal> {
+        own_goal(&self.goals, name)
     }
 
     /// Creates a log that creates records of these phases. With `has_windows`, the log also creates
     /// records within training passes.
-    pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
-        Log { records: Records::new(watched, has_windows), ..Log::default() }
+    pub(crate) fn recorded(goals: BTreeMap<String, Goal>, watched: PhaseSet, has_windows: bool) -> Self {
+        Log { goals, records: Records::new(watched, has_windows), ..Log::default() }
     }
 
     /// Leaves tensors on the CPU unread, for tests without another device.
@@ -271,7 +276,6 @@ impl Log {
         self.records.media.forget_names();
         self.failed = None;
         self.expected.clear();
-        self.goals.clear();
         self.set_by.clear();
     }
 

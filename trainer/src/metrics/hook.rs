@@ -52,6 +52,8 @@ pub struct MetricHook<M> {
     metric: M,
     name: String,
     is_per_class: bool,
+    /// The names of the classes; empty if they are numbered.
+    class_names: Vec<String>,
     phases: Vec<Phase>,
     inputs: Option<Inputs>,
     groups: Option<Groups>,
@@ -84,6 +86,7 @@ impl<M: Metric> MetricHook<M> {
             passes: Vec::new(),
             metric,
             is_per_class: false,
+            class_names: Vec::new(),
             phases: vec![Phase::Valid, Phase::Test],
             inputs: None,
             groups: None,
@@ -103,6 +106,23 @@ impl<M: Metric> MetricHook<M> {
     #[must_use]
     pub fn per_class(mut self, per_class: bool) -> Self {
         self.is_per_class = per_class;
+        self
+    }
+
+    /// Sets the names of the classes, so that values per class are logged as `valid/accuracy/cat`
+    /// instead of `valid/accuracy/3`, and elements of a matrix as
+    /// `valid/confusion_matrix/cat/dog`. Use it together with
+    /// [`per_class`](MetricHook::per_class), and for any metric with several values. The first pass
+    /// returns an error if the metric has another number of classes.
+    ///
+    /// ```
+    /// use trainer::metrics::{Accuracy, Metric};
+    ///
+    /// let accuracy = Accuracy::multiclass(3).per_class(true).class_names(["cat", "dog", "fish"]);
+    /// ```
+    #[must_use]
+    pub fn class_names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.class_names = names.into_iter().map(Into::into).collect();
         self
     }
 
@@ -256,30 +276,49 @@ impl<M: Metric> MetricHook<M> {
         }
         let value = value.to_device(Device::Cpu).to_kind(Kind::Double);
         if value.dim() < 2 {
-            log(cx, &self.name, &value)?;
+            self.log(cx, &value)?;
         }
         if let Some(each) = each {
-            log(cx, &self.name, &each.to_device(Device::Cpu).to_kind(Kind::Double))?;
+            self.log(cx, &each.to_device(Device::Cpu).to_kind(Kind::Double))?;
         }
         self.passes[pass].value = Some(value);
         Ok(())
     }
+
+    /// Logs a scalar under the name of the metric, and the elements of a larger tensor by class.
+    fn log<P: CanLog>(&self, cx: &Cx<P>, value: &Tensor) -> Result<()> {
+        let (size, classes) = (value.size(), &self.class_names[..]);
+        match size.first() {
+            Some(&count) if !classes.is_empty() && count != classes.len() as i64 => Err(self.error(
+                &format!("`.class_names(…)` has {} names, but the metric has {count} classes", classes.len()),
+            )),
+            _ => {
+                // In a matrix, the columns are classes, too; in anything larger, they are not.
+                let inner = if size.len() == 2 { classes } else { &[] };
+                log(cx, &self.name, value, [classes, inner]);
+                Ok(())
+            }
+        }
+    }
 }
 
-/// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on. An element
-/// that is NaN has no value, such as that of a label without targets.
-fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor) -> Result<()> {
+/// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on, with the
+/// names of the classes of the first two dimensions, if they have names. An element that is NaN has
+/// no value, such as that of a label without targets.
+fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor, classes: [&[String]; 2]) {
     if value.dim() == 0 {
         cx.log(name, value.double_value(&[]));
-        return Ok(());
+        return;
     }
+    let [outer, inner] = classes;
     for nth in 0..value.size()[0] {
         let element = value.get(nth);
         if element.dim() > 0 || !element.double_value(&[]).is_nan() {
-            log(cx, &format!("{name}/{nth}"), &element)?;
+            let class = usize::try_from(nth).ok().and_then(|nth| outer.get(nth));
+            let class = class.map_or_else(|| nth.to_string(), Clone::clone);
+            log(cx, &format!("{name}/{class}"), &element, [inner, &[]]);
         }
     }
-    Ok(())
 }
 
 #[hook(state, in = stages::Metrics, settings)]
@@ -292,9 +331,6 @@ impl<M: Metric> MetricHook<M> {
         }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
-        }
-        if let Some(goal) = self.metric.goal() {
-            cx.record_goal(&self.name, goal);
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
             return Err(self.error(
@@ -443,19 +479,42 @@ impl<M: Metric> fmt::Debug for MetricHook<M> {
 #[diagnostic::do_not_recommend]
 impl<M: Metric> Settings for MetricHook<M> {
     fn settings(&self) -> SettingList {
-        let MetricHook { metric, name, is_per_class, phases, inputs: _, groups: _, passes: _ } = self;
+        let MetricHook { metric, name, is_per_class, class_names, phases, inputs: _, groups: _, passes: _ } =
+            self;
+        let class_names = Some(class_names.join(", ")).filter(|names| !names.is_empty());
         SettingList::new()
             .with("metric", format_args!("{}", metric.name()))
             .with("name", name)
             .with("per_class", is_per_class)
+            .with_optional("class_names", class_names)
             .with("phases", phases)
+    }
+
+    fn goals(&self) -> Vec<(String, Goal)> {
+        self.metric.goal().map(|goal| (self.name.clone(), goal)).into_iter().collect()
     }
 
     fn mistakes(&self) -> Vec<String> {
         let phases = &self.phases;
         let is_measured = |phase: &Phase| matches!(phase, Phase::Train | Phase::Valid | Phase::Test);
         let of_metric = self.metric.check().map_err(|error| self.with_name(error)).err();
+        let names = &self.class_names;
+        let is_invalid = |name: &String| name.is_empty() || name.contains(['/', '@']) || name.trim() != name;
+        let invalid = names.iter().find(|name| is_invalid(name));
+        let twice = names.iter().enumerate().find(|(nth, name)| names[..*nth].contains(name));
         let own = refused([
+            (
+                invalid.is_some(),
+                format!(
+                    "`.class_names(…)` contains {:?}, which cannot be part of the name of a metric: expected a nonempty name \
+                     without `/`, `@` or surrounding spaces",
+                    invalid.map_or("", String::as_str)
+                ),
+            ),
+            (
+                twice.is_some(),
+                format!("`.class_names(…)` contains {:?} twice", twice.map_or("", |(_, name)| name.as_str())),
+            ),
             (
                 phases.is_empty() || !phases.iter().all(is_measured),
                 format!("`.only({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"),

@@ -30,6 +30,27 @@ const DIGITS: [[u8; 5]; 10] = [
     [0b111, 0b101, 0b111, 0b001, 0b111],
 ];
 
+/// The bitmaps of the letters in the titles of the axes.
+const LETTERS: [(char, [u8; 5]); 11] = [
+    ('a', [0b010, 0b101, 0b111, 0b101, 0b101]),
+    ('c', [0b011, 0b100, 0b100, 0b100, 0b011]),
+    ('d', [0b110, 0b101, 0b101, 0b101, 0b110]),
+    ('e', [0b111, 0b100, 0b110, 0b100, 0b111]),
+    ('g', [0b011, 0b100, 0b101, 0b101, 0b011]),
+    ('i', [0b111, 0b010, 0b010, 0b010, 0b111]),
+    ('n', [0b110, 0b101, 0b101, 0b101, 0b101]),
+    ('o', [0b010, 0b101, 0b101, 0b101, 0b010]),
+    ('p', [0b110, 0b101, 0b110, 0b100, 0b100]),
+    ('r', [0b110, 0b101, 0b110, 0b101, 0b101]),
+    ('t', [0b111, 0b010, 0b010, 0b010, 0b010]),
+];
+
+/// The titles of the columns and of the rows.
+const TITLES: [&str; 2] = ["prediction", "target"];
+
+/// The height of the title of the columns, and the width of the title of the rows, in pixels.
+const TITLE: usize = 9 * SCALE;
+
 type Color = [u8; 3];
 
 const HEADER: Color = [228, 228, 228];
@@ -40,8 +61,8 @@ const FULL: Color = [8, 48, 107];
 
 /// Draws a matrix of counts as an image of shape `[3, height, width]` and dtype `Uint8`, with a row
 /// for each target and a column for each prediction. The greater a cell's share of its row, the
-/// darker the cell. With at most [`MAX_NUMBERED`] classes, the first row and column show the
-/// classes, and each non-zero cell shows its count, or its share in percent if any count has more
+/// darker the cell. With at most [`MAX_NUMBERED`] classes, the axes have titles, the first row and
+/// column show the classes, and each non-zero cell shows its count, or its share in percent if any count has more
 /// than [`MAX_DIGITS`] digits.
 pub(super) fn draw(matrix: &Matrix) -> Tensor {
     let classes = matrix.len();
@@ -66,16 +87,24 @@ pub(super) fn draw(matrix: &Matrix) -> Tensor {
     };
     let digits = width(&numbers).max(classes.saturating_sub(1).to_string().len());
     let side = (4 * digits + 3).max(9) * SCALE;
-    let mut canvas = Canvas::new((classes + 1) * side);
-    canvas.fill(0, 0, side, HEADER);
+    let [columns, rows] = TITLES;
+    let mut canvas = Canvas::new(TITLE + ((classes + 1) * side).max(4 * columns.len() * SCALE));
+    for (nth, letter) in columns.chars().enumerate() {
+        canvas.glyph(2 * SCALE, TITLE + 4 * nth * SCALE, letter, BLACK);
+    }
+    for (nth, letter) in rows.chars().enumerate() {
+        canvas.glyph(TITLE + 6 * nth * SCALE, 3 * SCALE, letter, BLACK);
+    }
+    canvas.fill(TITLE, TITLE, side, HEADER);
     for class in 0..classes {
         for (row, column) in [(0, class + 1), (class + 1, 0)] {
-            canvas.fill(row * side, column * side, side, HEADER);
-            canvas.write(row * side, column * side, side, &class.to_string(), BLACK);
+            let (top, left) = (TITLE + row * side, TITLE + column * side);
+            canvas.fill(top, left, side, HEADER);
+            canvas.write(top, left, side, &class.to_string(), BLACK);
         }
     }
     for (row, column, share) in cells(&shares) {
-        let (top, left) = ((row + 1) * side, (column + 1) * side);
+        let (top, left) = (TITLE + (row + 1) * side, TITLE + (column + 1) * side);
         canvas.fill(top, left, side, shade(share));
         if numbers[row][column] > 0.0 {
             let ink = if share > 0.2 { WHITE } else { BLACK };
@@ -123,13 +152,18 @@ impl Canvas {
         let width = 4 * digits.len() - 1;
         let top = top + (side - 5 * SCALE) / 2;
         let left = left + (side - width * SCALE) / 2;
-        for (nth, digit) in digits.bytes().enumerate() {
-            let rows = DIGITS[usize::from(digit - b'0')];
-            for (row, bits) in rows.into_iter().enumerate() {
-                for column in (0..3).filter(|column| bits >> (2 - column) & 1 == 1) {
-                    let left = left + (4 * nth + column) * SCALE;
-                    self.fill(top + row * SCALE, left, SCALE, color);
-                }
+        for (nth, digit) in digits.chars().enumerate() {
+            self.glyph(top, left + 4 * nth * SCALE, digit, color);
+        }
+    }
+
+    /// Writes a digit or a letter of a title. Any other character is left out.
+    fn glyph(&mut self, top: usize, left: usize, character: char, color: Color) {
+        let digit = character.to_digit(10).map(|digit| DIGITS[digit as usize]);
+        let letter = || LETTERS.iter().find(|(known, _)| *known == character).map(|(_, rows)| *rows);
+        for (row, bits) in digit.or_else(letter).into_iter().flatten().enumerate() {
+            for column in (0..3).filter(|column| bits >> (2 - column) & 1 == 1) {
+                self.fill(top + row * SCALE, left + column * SCALE, SCALE, color);
             }
         }
     }
@@ -147,10 +181,10 @@ mod tests {
     #[test]
     fn every_matrix_can_be_drawn() {
         for (classes, count, side) in [
-            (1, 5.0, 36),
-            (2, 0.0, 54),
-            (11, 1234.0, 12 * 38),
-            (32, 1e9, 33 * 22),
+            (1, 5.0, 18 + 80),
+            (2, 0.0, 18 + 80),
+            (11, 1234.0, 18 + 12 * 38),
+            (32, 1e9, 18 + 33 * 22),
             (33, 3.0, 33),
             (200, 1.0, 200),
         ] {
@@ -161,7 +195,7 @@ mod tests {
         // One row has all of its samples in one cell, the other row has no samples.
         let matrix = vec![vec![7.0, 0.0], vec![0.0, 0.0]];
         let corner = |row: i64, column: i64| {
-            Vec::<u8>::try_from(draw(&matrix).select(1, row * 18).select(1, column * 18)).unwrap()
+            Vec::<u8>::try_from(draw(&matrix).select(1, (row + 1) * 18).select(1, (column + 1) * 18)).unwrap()
         };
         assert_eq!([corner(0, 0), corner(1, 1)], [HEADER.to_vec(), FULL.to_vec()]);
         assert_eq!(

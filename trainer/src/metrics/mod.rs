@@ -303,6 +303,15 @@ pub trait Metric: Send + 'static {
         MetricHook::new(self).per_class(per_class)
     }
 
+    /// Converts the metric to a hook that logs values per class under these names; see
+    /// [`MetricHook::class_names`].
+    fn class_names<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> MetricHook<Self>
+    where
+        Self: Sized,
+    {
+        MetricHook::new(self).class_names(names)
+    }
+
     /// Converts the metric to a hook that measures it in these phases.
     fn only(self, phases: impl Into<PhaseSet>) -> MetricHook<Self>
     where

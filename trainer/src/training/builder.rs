@@ -1,6 +1,7 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::type_name;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -27,7 +28,8 @@ use crate::hook::instance::TASK;
 use crate::hook::read::TaskTypes;
 use crate::hook::selection::HookSelection;
 use crate::lifecycle::at;
-use crate::log::Log;
+use crate::log::history::wrong_goal;
+use crate::log::{Goal, Log, own_goal};
 use crate::model::added::{Added, NewVariables};
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
@@ -45,6 +47,7 @@ use crate::run::settings::Settings;
 use crate::run::{CheckpointState, FolderState, Model, Modules, NewRun, Run, RunHooks, StepData, recorded};
 use crate::run::{Hook, HookDef};
 use crate::values::hyperparameter::Given;
+use crate::values::paths::public_path;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
 ///
@@ -299,6 +302,7 @@ impl<T: Task> TrainerBuilder<T> {
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&mut self.hyperparameters, &recorded, &mut mistakes);
+        let goals = goals(&instances, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         hooks.iter_mut().for_each(guard::guard);
         match observers::is_on(self.checks_observers, self.settings.is_fast_dev_run()) {
@@ -326,7 +330,7 @@ impl<T: Task> TrainerBuilder<T> {
         let mut all = vec![Instance { extras, ..Instance::new(self.task) }];
         all.extend(instances);
         let watched = table.watched(at::after_record::index());
-        let log = Log::recorded(watched, self.settings.record_every().is_some());
+        let log = Log::recorded(goals, watched, self.settings.record_every().is_some());
         let mut model = Model { vars, added, values: Values::default(), device, optimizers: self.optimizers };
         model.note_values();
         model.note_masks()?;
@@ -387,6 +391,21 @@ fn add_variables(
         mistakes.extend(invalid);
     }
     model.into_added(&before)
+}
+
+/// Returns the goals of the metrics that the hooks watch and measure. Adds a mistake for each hook
+/// that watches a metric the other way round.
+fn goals(instances: &[Instance], mistakes: &mut Vec<String>) -> BTreeMap<String, Goal> {
+    let each: Vec<_> = instances.iter().map(|instance| (instance.type_name, instance.goals())).collect();
+    let all: BTreeMap<_, _> = each.iter().flat_map(|(_, goals)| goals.iter().cloned()).collect();
+    for (name, goals) in &each {
+        let wrong = goals.iter().filter_map(|(metric, goal)| {
+            let own = own_goal(&all, metric).filter(|own| own != goal)?;
+            Some(format!("hook `{}`: {}", public_path(name), wrong_goal(metric, own)))
+        });
+        mistakes.extend(wrong);
+    }
+    all
 }
 
 /// Whether a hook could add variables to the task before training begins. The hooks of this crate,

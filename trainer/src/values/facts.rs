@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
+use trainer_formats::run::Goal;
 
 use crate::error::{quoted, shortened};
 
@@ -66,6 +67,14 @@ pub trait Settings {
     /// is expected. [`build`](crate::TrainerBuilder::build) returns an error that lists the
     /// messages of all hooks, each with the name of the hook. Defaults to none.
     fn mistakes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns whether smaller or larger values of the metrics are better that the hook watches,
+    /// such as `valid/accuracy`, or measures, without the phase: `accuracy`.
+    /// [`build`](crate::TrainerBuilder::build) refuses a hook that watches a metric the other way
+    /// round, and `run.json` contains the best value of each of these metrics. Defaults to none.
+    fn goals(&self) -> Vec<(String, Goal)> {
         Vec::new()
     }
 
@@ -145,6 +154,7 @@ impl SettingList {
 pub struct SettingsOf {
     pub(crate) settings: fn(&(dyn Any + Send)) -> SettingList,
     pub(crate) mistakes: fn(&(dyn Any + Send)) -> Vec<String>,
+    pub(crate) goals: fn(&(dyn Any + Send)) -> Vec<(String, Goal)>,
     pub(crate) checkpoints: fn(&(dyn Any + Send), Option<&Path>) -> Option<PathBuf>,
 }
 
@@ -155,6 +165,7 @@ impl SettingsOf {
         SettingsOf {
             settings: |value| value.downcast_ref::<H>().map(H::settings).unwrap_or_default(),
             mistakes: |value| value.downcast_ref::<H>().map(H::mistakes).unwrap_or_default(),
+            goals: |value| value.downcast_ref::<H>().map(H::goals).unwrap_or_default(),
             checkpoints: |value, run_folder| value.downcast_ref::<H>()?.checkpoints(run_folder),
         }
     }

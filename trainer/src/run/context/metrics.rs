@@ -91,7 +91,8 @@ impl<P> Cx<P> {
     /// A name without a phase stands for the metric in every phase and for every loader. This
     /// determines the best value of the metric in the file `run.json` of the [run
     /// folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
-    /// already known.
+    /// already known. A hook that lists its settings declares the goal there
+    /// ([`Settings::goals`](crate::checkpoint::Settings::goals)), so that `build` can check it.
     pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
         self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);
     }

@@ -10,6 +10,7 @@ use super::registration::{Discovered, Extras, HookImpl, Hooks, changes, hooks_of
 use crate::hook::definition::{Origin, PointShim, crate_of};
 use crate::hook::discovery::{Automatic, Linked};
 use crate::hook::selection::HookSelection;
+use crate::log::Goal;
 use crate::model::added::NewVariables;
 use crate::moment::AtPoint;
 use crate::run::{HookDef, Instance, Run};
@@ -69,6 +70,12 @@ impl Instance {
         let (Some(of), Some(value)) = (self.extras.settings, &self.value) else { return Vec::new() };
         let name = public_path(self.type_name);
         (of.mistakes)(&**value).into_iter().map(|why| format!("hook `{name}`: {why}")).collect()
+    }
+
+    /// Returns the metrics that the value watches or measures, with their goals.
+    pub(crate) fn goals(&self) -> Vec<(String, Goal)> {
+        let (Some(of), Some(value)) = (self.extras.settings, &self.value) else { return Vec::new() };
+        (of.goals)(&**value)
     }
 
     /// Adds the variables of the value to the model. Returns a message if that fails.
