@@ -418,6 +418,31 @@ fn recorded(parser: &SettingsParser, file: Option<&str>, arguments: &[&str]) -> 
 }
 
 #[test]
+fn the_settings_of_a_run_are_read_by_another_program() {
+    let parser = SettingsParser::new().default_value("dropout", 0.5);
+    let file = "width = 64\nhead = [8, 16]\nbetas = []\nlabel = \"7\"\n[encoder]\ndepth = 2";
+    let (program, args) = parse(&parser, Some(file), &["--lr", "1e-2", "--augment"]).unwrap();
+    let folder = scratch("cli-of-run").join("run");
+    let builder = args.apply(Trainer::builder(model::task()).discover(Discover::None).epochs(1));
+    let mut trainer = builder.optimizer(Sgd::new(program.lr)).run_folder(&folder).build().unwrap();
+    trainer.fit(&mut model::rows(4), None).unwrap();
+    let same = parser.of_run::<Program>(&folder).unwrap();
+    assert_eq!(format!("{program:?}"), format!("{same:?}"));
+
+    let path = folder.join("run.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"width\": 64.0", "\"width\": \"wide\"")).unwrap();
+    let error = parser.of_run::<Program>(&folder).unwrap_err().to_string();
+    assert!(error.contains("run.json: `width` is `wide`: "), "{error}");
+    fs::write(&path, text.replace("\"width\": 64.0", "\"other\": 1.0")).unwrap();
+    let other = parser.of_run::<Program>(&folder);
+    assert!(other.is_ok() || other.unwrap_err().to_string().contains("width"));
+    let error = parser.of_run::<Program>(folder.parent().unwrap()).unwrap_err().to_string();
+    assert!(error.ends_with("this folder holds no run: it has no `run.json`"), "{error}");
+    fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn every_setting_is_recorded_as_a_hyperparameter_under_its_own_name() {
     let file = Some("width = 64\nhead = [8]\n[encoder]\ndepth = 2");
     let values = recorded(&SettingsParser::new(), file, &["--lr", "1e-2", "--augment", "--epochs", "3"]);

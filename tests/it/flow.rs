@@ -216,6 +216,79 @@ fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
     assert_eq!(summary.metrics["train/rows_of_batch"], 4.0, "the step can read its batch");
 }
 
+/// A task that only collects in the first two batches, takes two steps in each later one, stops
+/// after one step in the last, and has no loss outside of training.
+struct Collects {
+    vars: nn::VarStore,
+    layer: nn::Linear,
+    collected: Vec<Tensor>,
+}
+
+impl Task for Collects {
+    type Batch = Tensor;
+    type Pred = Tensor;
+
+    fn vars(&self) -> &nn::VarStore {
+        &self.vars
+    }
+
+    fn pred(&mut self, batch: &Tensor, _: Mode) -> Result<Tensor> {
+        Ok(batch.apply(&self.layer))
+    }
+
+    fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
+        Ok(pred.square().mean(Kind::Float))
+    }
+
+    fn eval_loss(&mut self, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
+        let batch = step.batch().shallow_clone();
+        step.task().collected.push(batch);
+        let seen = step.counters().batches_seen;
+        if seen < 2 {
+            return Ok(step.done());
+        }
+        for _ in 0..2 {
+            let forward = step.pred()?;
+            let loss = step.loss(forward)?;
+            let gradients = step.backward(loss)?;
+            let _ = step.opt_step(gradients)?;
+            if seen == 4 {
+                break;
+            }
+        }
+        Ok(step.done())
+    }
+
+    fn steps_per_batch(&self) -> u64 {
+        2
+    }
+}
+
+#[test]
+fn a_step_may_end_without_a_loss_and_after_any_number_of_optimizer_steps() {
+    let vars = nn::VarStore::new(device());
+    let layer = nn::linear(vars.root(), 2, 1, Default::default());
+    let mut trainer = Trainer::builder(Collects { vars, layer, collected: Vec::new() })
+        .optimizer(Sgd::new(0.1))
+        .discover(Discover::None)
+        .on::<AfterStep>("batches", |cx| cx.log("batches", 1))
+        .on::<AfterLoss>("losses", |cx| cx.log_as("losses", 1, Reduce::Sum))
+        .build()
+        .unwrap();
+    let rows = || InMemory::new(Tensor::ones([20, 2], (Kind::Float, device()))).unwrap().batch_size(4);
+    let summary = trainer.fit(&mut rows(), Some(&mut rows())).unwrap();
+    let Counters { batches_seen, optimizer_steps, samples_seen, .. } = summary.counters;
+    assert_eq!((batches_seen, optimizer_steps, samples_seen), (5, 5, 20));
+    assert_eq!(trainer.task().collected.len(), 5);
+    let metrics = summary.metrics;
+    assert_eq!((metrics["train/batches"], metrics["train/losses"]), (1.0, 5.0));
+    assert!(metrics["train/loss"].is_finite() && metrics.get("valid/loss").is_none(), "{metrics}");
+}
+
 /// Records the points of prediction, and asserts that predictions do not require gradients.
 #[derive(Default)]
 struct PredictionRecorder {

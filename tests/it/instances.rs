@@ -130,7 +130,7 @@ impl Task for Plain {
         Ok(pred.square().mean(Kind::Float))
     }
     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
-        Some(|(_, labels), pred| Some((pred.shallow_clone(), labels.shallow_clone())))
+        Some(|_, (_, labels), pred| Some((pred.shallow_clone(), labels.shallow_clone())))
     }
 }
 

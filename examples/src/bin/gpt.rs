@@ -78,7 +78,7 @@ impl Task for Gpt {
         batch.weight()
     }
     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
-        Some(|batch, logits| Some((logits.shallow_clone(), batch.targets.shallow_clone())))
+        Some(|_, batch, logits| Some((logits.shallow_clone(), batch.targets.shallow_clone())))
     }
 }
 

@@ -83,13 +83,14 @@ impl<T: Task> AnyTask for Erased<T> {
     }
 
     fn metric_inputs(&self, task: &dyn Any) -> Result<Option<(Tensor, Tensor)>> {
-        let Some(inputs) = task.downcast_ref::<T>().ok_or_else(task_is_lent)?.metric_inputs() else {
+        let task = task.downcast_ref::<T>().ok_or_else(task_is_lent)?;
+        let Some(inputs) = task.metric_inputs() else {
             return Err(Error::usage(
                 "the task does not provide predictions and targets: implement `Task::metric_inputs`",
             ));
         };
         match (&self.batch, &self.pred) {
-            (Some(batch), Some(pred)) => Ok(inputs(batch, pred)),
+            (Some(batch), Some(pred)) => Ok(inputs(task, batch, pred)),
             (None, _) => Err(missing("batch")),
             (_, None) => Err(missing("prediction")),
         }

@@ -123,15 +123,16 @@ pub trait Task: Send + Sized + 'static {
     }
 
     /// Returns the function that extracts the inputs of [metrics](crate::metrics), a prediction and
-    /// a target, from a batch and the output of [`pred`](Task::pred). Defaults to `None`. For
-    /// [`Supervised`], the function returns the prediction of the network and the targets of the
-    /// batch.
+    /// a target, from the task, a batch and the output of [`pred`](Task::pred). Defaults to `None`.
+    /// For [`Supervised`], the function returns the prediction of the network and the targets of
+    /// the batch.
     ///
-    /// The function returns `None` for a batch without targets, which metrics then leave out.
+    /// The function can use the fields of the task, for example the scale of its targets. It
+    /// returns `None` for a batch without targets, which metrics then leave out.
     ///
     /// ```
     /// # use trainer::prelude::*;
-    /// # struct Model { vars: nn::VarStore, net: nn::Linear }
+    /// # struct Model { vars: nn::VarStore, net: nn::Linear, scale: f64 }
     /// use trainer::MetricInputs;
     ///
     /// impl Task for Model {
@@ -139,7 +140,8 @@ pub trait Task: Send + Sized + 'static {
     ///     type Pred = Tensor;
     ///
     ///     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
-    ///         Some(|(_, labels), logits| Some((logits.shallow_clone(), labels.shallow_clone())))
+    ///         // The network predicts targets that are divided by `scale`.
+    ///         Some(|task, (_, targets), pred| Some((pred * task.scale, targets.shallow_clone())))
     ///     }
     /// #   fn vars(&self) -> &nn::VarStore {
     /// #       &self.vars
@@ -148,7 +150,7 @@ pub trait Task: Send + Sized + 'static {
     /// #       Ok(batch.0.apply(&self.net))
     /// #   }
     /// #   fn loss(&mut self, pred: &Tensor, batch: &(Tensor, Tensor)) -> Result<Tensor> {
-    /// #       Ok(pred.cross_entropy_for_logits(&batch.1))
+    /// #       Ok(pred.mse_loss(&(&batch.1 / self.scale), Reduction::Mean))
     /// #   }
     ///     // …
     /// }
@@ -181,8 +183,9 @@ pub trait Task: Send + Sized + 'static {
     /// and `opt_step`.
     ///
     /// Each operation consumes the token returned by the previous one, so a step in the wrong
-    /// order, or without a loss, does not compile. A `train_step` that takes several optimizer
-    /// steps for a batch needs [`steps_per_batch`](Task::steps_per_batch) too.
+    /// order, or without a loss, does not compile, unless it says so with
+    /// [`done`](TrainStep::done). A `train_step` that takes several optimizer steps for a batch
+    /// needs [`steps_per_batch`](Task::steps_per_batch) too.
     ///
     /// # Errors
     ///
@@ -231,9 +234,9 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
-/// A function that extracts the inputs of metrics, a prediction and a target, from a batch and the
-/// output of [`Task::pred`]; see [`Task::metric_inputs`].
-pub type MetricInputs<T> = fn(&<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
+/// A function that extracts the inputs of metrics, a prediction and a target, from the task, a batch
+/// and the output of [`Task::pred`]; see [`Task::metric_inputs`].
+pub type MetricInputs<T> = fn(&T, &<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.
 pub(super) type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
@@ -340,7 +343,7 @@ where
     }
 
     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
-        Some(|(_, targets), pred| Some((pred.shallow_clone(), targets.shallow_clone())))
+        Some(|_, (_, targets), pred| Some((pred.shallow_clone(), targets.shallow_clone())))
     }
 }
 

@@ -157,6 +157,18 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         Ok(done)
     }
 
+    /// Ends the `step` operation: without a loss, without an optimizer step, or after several.
+    ///
+    /// Use this in a `train_step` that only collects data in some batches, that updates in a loop,
+    /// or that skips an update. A batch without a loss adds nothing to the metric `loss`, and a
+    /// batch without an optimizer step does not advance schedules by steps. Gradients that no step
+    /// has used stay in the accumulation window. If every batch has one optimizer step, return the
+    /// token of [`opt_step`](TrainStep::opt_step) instead, so that a forgotten step does not
+    /// compile.
+    pub fn done(&mut self) -> StepDone<'s> {
+        StepDone(PhantomData)
+    }
+
     /// Runs the operation `pred` with its hooks, calling `compute` instead of [`Task::pred`].
     ///
     /// # Errors

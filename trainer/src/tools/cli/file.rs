@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
+use clap::Arg;
+use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use trainer_formats::run::{RUN_FILE, text_of_setting};
 
+use super::names;
 use crate::error::{Error, Result};
 use crate::io::files::read_text;
 use crate::io::terminal::one_line;
@@ -66,6 +70,24 @@ pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec
     file.add("", table.get_ref(), &is_setting, &mut entries);
     entries.sort_by_key(|(start, _)| *start);
     Ok(entries.into_iter().map(|(_, entry)| entry).collect())
+}
+
+/// Returns a setting that a run has recorded. A list is recorded as `[a, b]`.
+pub(super) fn entry_of_run(folder: &Path, arg: &Arg, value: &Json) -> Entry {
+    let shown = text_of_setting(value);
+    let is_string = names::kind(arg) == names::Kind::Text;
+    let scalar = |text: &str| Scalar { text: text.to_owned(), is_string };
+    let list = shown.trim_matches(['[', ']']).split(", ").filter(|text| !text.is_empty());
+    Entry {
+        name: names::name(arg).to_owned(),
+        place: folder.join(RUN_FILE).display().to_string(),
+        value: if names::is_list(arg) {
+            Value::List(list.map(scalar).collect())
+        } else {
+            Value::One(scalar(&shown))
+        },
+        shown,
+    }
 }
 
 struct File<'f> {

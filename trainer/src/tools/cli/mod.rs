@@ -16,6 +16,7 @@ mod tests;
 
 use std::any::type_name;
 use std::ffi::OsString;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
@@ -29,6 +30,7 @@ pub use values::float;
 
 use crate::error::{Error, Result};
 use crate::io::terminal::print_line;
+use crate::run::run_folder::load_run_file;
 use crate::values::hyperparameter::{Given, GivenBy};
 use file::{Entry, Value};
 use names::Kind;
@@ -182,6 +184,58 @@ impl SettingsParser {
         }
     }
 
+    /// Returns the settings of the program that trained the run in this folder, so that a program
+    /// that predicts builds the same model. A setting that the run does not have gets its default.
+    ///
+    /// ```no_run
+    /// use trainer::cli::{SettingsParser, clap};
+    ///
+    /// #[derive(clap::Args)]
+    /// struct Settings {
+    ///     /// Units of the hidden layer
+    ///     #[arg(long, default_value_t = 256)]
+    ///     width: i64,
+    /// }
+    ///
+    /// let settings = SettingsParser::new().of_run::<Settings>("runs/0001")?;
+    /// println!("width {}", settings.width);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the folder holds no run, if a setting is missing or invalid there, or if
+    /// the program declares its settings incorrectly.
+    pub fn of_run<S: Args>(&self, folder: impl AsRef<Path>) -> Result<S> {
+        let folder = folder.as_ref();
+        let file = load_run_file(folder)?.ok_or_else(|| {
+            Error::usage(format!("{}: this folder holds no run: it has no `run.json`", folder.display()))
+        })?;
+        let command = self.command::<S>("")?;
+        let mut mistakes = Vec::new();
+        let mut found = Vec::new();
+        for arg in own::<S>()?.get_arguments() {
+            let Some(value) = file.hyperparameters.get(names::name(arg)) else { continue };
+            let entry = file::entry_of_run(folder, arg, value);
+            match arguments_of(&command, arg, &entry) {
+                Ok(own) => found.push((entry.name, own)),
+                Err(mistake) => {
+                    mistakes
+                        .push(format!("{}: `{}` is `{}`: {mistake}", entry.place, entry.name, entry.shown));
+                }
+            }
+        }
+        if !mistakes.is_empty() {
+            return Err(failed(&mistakes));
+        }
+        let mut command = with_empty_lists(command, &found);
+        let arguments = found.into_iter().flat_map(|(_, arguments)| arguments);
+        let matches = command.try_get_matches_from_mut(iter::once(OsString::new()).chain(arguments));
+        matches.and_then(|matches| S::from_arg_matches(&matches)).map_err(|error| {
+            Error::usage(format!("{}: {}", folder.display(), mistakes::of_command_line(&command, &error)))
+        })
+    }
+
     /// Returns the text of `--help`, with lines of at most `columns` columns.
     ///
     /// # Errors
@@ -229,12 +283,7 @@ impl SettingsParser {
         }
         from_file.retain(|(name, _)| !is_given(name));
         // An empty list in the file replaces a default.
-        let empty: Vec<&String> =
-            from_file.iter().filter(|(_, values)| values.is_empty()).map(|(name, _)| name).collect();
-        let command = command.mut_args(|arg| {
-            let is_empty = empty.iter().any(|name| *name == names::name(&arg));
-            if is_empty { arg.default_values(Vec::<OsString>::new()) } else { arg }
-        });
+        let command = with_empty_lists(command, &from_file);
         let (program, arguments) = arguments.split_at(arguments.len().min(1));
         let from_file = from_file.iter().flat_map(|(_, arguments)| arguments);
         let all = program.iter().chain(from_file).chain(arguments);
@@ -300,8 +349,14 @@ impl SettingsParser {
     fn recorded<S: Args>(&self, matches: &ArgMatches) -> Result<Vec<Given>> {
         let own = own::<S>()?;
         let values = own.get_arguments().filter_map(|arg| {
-            let texts = matches.get_raw(arg.get_id().as_str())?;
-            let texts: Vec<String> = texts.map(|text| text.to_string_lossy().into_owned()).collect();
+            let texts = matches.get_raw(arg.get_id().as_str()).map(Iterator::collect::<Vec<_>>);
+            // A list that replaces its default by nothing has no values.
+            let texts = texts.or_else(|| {
+                let is_emptied = names::is_list(arg) && !arg.get_default_values().is_empty();
+                is_emptied.then(Vec::new)
+            })?;
+            let texts: Vec<String> =
+                texts.into_iter().map(|text| text.to_string_lossy().into_owned()).collect();
             let name = names::name(arg).to_owned();
             let may_change = self.changeable.contains(&name);
             let by = if may_change { GivenBy::ChangeableSetting } else { GivenBy::Setting };
@@ -309,6 +364,14 @@ impl SettingsParser {
         });
         Ok(values.collect())
     }
+}
+
+/// Removes the defaults of the lists that are given without a value.
+fn with_empty_lists(command: Command, given: &[(String, Vec<OsString>)]) -> Command {
+    command.mut_args(|arg| {
+        let is_empty = given.iter().any(|(name, values)| values.is_empty() && name == names::name(&arg));
+        if is_empty { arg.default_values(Vec::<OsString>::new()) } else { arg }
+    })
 }
 
 /// Returns the settings of the struct `S` as the arguments of a command.
