@@ -439,6 +439,30 @@ fn the_summary_lists_shapes_parameters_and_operations() {
 }
 
 #[test]
+fn equal_blocks_of_a_summary_are_one_line_and_it_fits_the_terminal() {
+    let vs = nn::VarStore::new(device());
+    let path = vs.root() / "a_vision_transformer";
+    let linear = |path: nn::Path<'_>, inputs, outputs| nn::linear(path, inputs, outputs, Default::default());
+    let mut net = modules::seq(&path);
+    let hidden = [64, 64, 64, 64, 128, 64, 64];
+    for (nth, hidden) in hidden.into_iter().enumerate() {
+        let path = &path / nth;
+        let block = modules::seq(&path).add(linear(&path / 0, 64, hidden)).add(linear(&path / 1, hidden, 64));
+        net = net.add(block);
+    }
+    let input = Tensor::zeros([64, 197, 64], (Kind::Float, device()));
+    let summary = modules::summary(&vs, &net, &input).unwrap();
+    assert_eq!(summary.rows().len(), 1 + 3 * hidden.len());
+    for width in [60, 80, 200] {
+        let text = summary.terminal(width);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        insta::assert_snapshot!(format!("summary_{width}"), text);
+    }
+    assert!(summary.terminal(20).lines().all(|line| line.chars().count() <= 20));
+    assert_eq!(summary.to_string(), summary.terminal(200));
+}
+
+#[test]
 fn the_summary_in_the_guide_matches_its_model() {
     #[derive(Debug)]
     struct Block(Name);

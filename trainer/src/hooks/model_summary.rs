@@ -2,7 +2,6 @@
 
 use crate::modules::{SummaryRecorder, SummaryTable};
 use crate::prelude::own::*;
-use crate::print_line;
 
 /// Prints the named modules of the model after the first forward pass: their shapes, parameters and
 /// floating-point operations. [`modules::summary`](crate::modules::summary()) returns the same
@@ -34,7 +33,8 @@ use crate::print_line;
 ///
 /// All operations of the forward pass are counted, inside and outside of named modules, including
 /// those of other hooks at modules. Only the trainer's first forward pass is summarized, whichever
-/// phase it belongs to. If that pass calls no named module, the run ends with an error.
+/// phase it belongs to. If that pass calls no named module, there is no summary, and a warning says
+/// so.
 #[doc(alias("RichModelSummary", "torchinfo"))]
 #[derive(Debug, Default)]
 pub struct ModelSummary {
@@ -96,7 +96,7 @@ impl ModelSummary {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
         let table = recorder.finish(&cx.vars())?;
         if !self.is_quiet {
-            print_line(&table);
+            table.print();
         }
         self.table = Some(table);
         Ok(())

@@ -5,9 +5,12 @@ mod dashboard;
 
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use trainer_formats::columns_within;
+use unicode_width::UnicodeWidthStr;
 
 #[cfg(feature = "dashboard")]
 pub use dashboard::Dashboard;
@@ -37,6 +40,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 ///   remaining time, the loss, and the metrics selected with [`show`](Progress::show).
 /// - Otherwise, as in a log file or in CI, a long pass prints a line with the remaining time on
 ///   standard output [every minute](Progress::line_every).
+///
+///   The remaining time is that of the fit, or of the pass if the length of the fit is not known.
 /// - In both cases, each epoch, and each validation or test outside of an epoch, prints a line of
 ///   metrics on standard output. Values of individual classes, such as `valid/accuracy/3`, and of
 ///   monitors, such as `train/grad_norm/fc1.weight`, are omitted. A fit of several epochs ends with
@@ -60,6 +65,8 @@ pub struct Progress {
     began: Instant,
     /// The pace of the current pass, in batches.
     pace: Pace,
+    /// The pace of the fit, in optimizer steps; `None` before its first training batch.
+    fit_pace: Option<Pace>,
     last_line: Instant,
     line_every: Duration,
     shown: Vec<String>,
@@ -85,6 +92,7 @@ impl Default for Progress {
             last_read: now,
             began: now,
             pace: Pace::start(0),
+            fit_pace: None,
             last_line: now,
             line_every: Duration::from_secs(60),
             shown: Vec::new(),
@@ -139,8 +147,8 @@ impl Progress {
         }
         self.bar = cx.batches().map_or_else(ProgressBar::no_length, ProgressBar::new);
         let template = match cx.batches() {
-            Some(_) => "{prefix} {bar:24.cyan/dim} {pos}/{len}  {rate}  eta {eta}  {msg}",
-            None => "{prefix} {spinner} {pos}  {rate}  {msg}",
+            Some(_) => "{prefix} {bar:16.cyan/dim} {pos}/{len}  {rate}  {wide_msg}",
+            None => "{prefix} {spinner} {pos}  {rate}  {wide_msg}",
         };
         let style = ProgressStyle::with_template(template).expect("a valid template");
         self.bar.set_style(style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
@@ -193,15 +201,25 @@ impl Progress {
     fn progress_line(&self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let done = cx.counters().batch_idx;
         let rate = self.pace.per_second(done);
-        let (of, eta) = cx.batches().map_or_else(Default::default, |batches| {
-            (format!("/{batches}"), format!("  eta {}", rough(self.pace.remaining(done, batches))))
-        });
+        let of = cx.batches().map_or_else(String::new, |batches| format!("/{batches}"));
         print_line(format!(
-            "{}  batch {done}{of}  {}  {rate:.1} batches/s{eta}",
+            "{}  batch {done}{of}  {}  {rate:.1} batches/s  {}",
             self.pass(cx),
-            self.values(cx)?
+            self.values(cx)?,
+            self.eta(cx)
         ));
         Ok(())
+    }
+
+    /// Formats the time until the fit ends or, if that is not known, until the pass ends. Returns
+    /// nothing if neither is known.
+    fn eta(&self, cx: &Cx<Main<AfterStep>>) -> String {
+        let steps = cx.counters().optimizer_steps;
+        let of_fit = self.fit_pace.as_ref().zip(cx.planned_steps().filter(|_| self.in_fit));
+        let of_fit = of_fit.map(|(pace, planned)| pace.remaining(steps, planned));
+        let of_pass = cx.batches().map(|batches| self.pace.remaining(cx.counters().batch_idx, batches));
+        let seconds = of_fit.filter(|seconds| seconds.is_finite()).or(of_pass);
+        seconds.map_or_else(String::new, |seconds| format!("eta {}", rough(seconds)))
     }
 
     /// Prints a line with the metrics of the current loader, after a pass outside of an epoch.
@@ -217,9 +235,36 @@ impl Progress {
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
         let shown = metrics.iter().filter(|(name, _)| !is_detail(name));
-        let shown: Metrics = shown.map(|(name, value)| (name.to_owned(), value)).collect();
-        print_line(format!("{title}  {shown}  {:.1} s", self.began.elapsed().as_secs_f64()));
+        let values = shown.map(|(name, value)| format!("{name} {}", readable(value)));
+        let time = format!("{:.1} s", self.began.elapsed().as_secs_f64());
+        let parts: Vec<String> = iter::once(title.to_owned()).chain(values).chain([time]).collect();
+        print_line(broken(&parts, columns()));
     }
+}
+
+/// The width of the terminal on standard output. A file or a pipe has no limit.
+fn columns() -> usize {
+    terminal::of_stdout().map_or(usize::MAX, |terminal| terminal.columns)
+}
+
+/// Joins parts into lines of at most this width, unless a part is longer itself. Lines after the
+/// first are indented below its second part.
+fn broken(parts: &[String], width: usize) -> String {
+    let indent = parts[0].width() + 2;
+    let (mut text, mut used) = (parts[0].clone(), parts[0].width());
+    for part in &parts[1..] {
+        if used + 2 + part.width() > width && used > indent {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+        } else {
+            text.push_str("  ");
+            used += 2;
+        }
+        text.push_str(part);
+        used += part.width();
+    }
+    text
 }
 
 /// Formats the phase. If the loader has a name, the separator and the name follow.
@@ -255,8 +300,9 @@ fn rough(seconds: f64) -> String {
     }
 }
 
-/// Formats each metric's last, lowest and highest value, with the epochs of the extremes.
-fn table(epochs: &[(u64, Metrics)]) -> String {
+/// Formats each metric's last, lowest and highest value, with the epochs of the extremes, in lines
+/// of at most this width.
+fn table(epochs: &[(u64, Metrics)], width: usize) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in epochs.iter().flat_map(|(_, metrics)| metrics.iter()) {
         if !is_detail(name) && !names.contains(&name) {
@@ -277,7 +323,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
         });
         rows.push([name.to_owned(), last, lowest, highest]);
     }
-    trainer_formats::columns(&rows, 1).join("\n")
+    columns_within(&rows, 1, width).join("\n")
 }
 
 #[hook(in = stages::Display, single, may_fail)]
@@ -286,6 +332,7 @@ impl Progress {
     fn setup(&mut self, cx: &Cx<Main<Setup>>) {
         self.began = Instant::now();
         self.in_fit = cx.phase() == Phase::Train;
+        self.fit_pace = None;
         self.phase = None;
         self.in_terminal = !self.is_hidden && std::io::stderr().is_terminal();
         self.epochs.clear();
@@ -306,6 +353,9 @@ impl Progress {
             self.phase = Some(cx.phase());
             self.begin(&self.pass(cx), cx);
         }
+        if cx.phase() == Phase::Train && self.fit_pace.is_none() {
+            self.fit_pace = Some(Pace::start(cx.counters().optimizer_steps));
+        }
     }
 
     /// Moves the bar, or prints a line if one is due.
@@ -323,7 +373,8 @@ impl Progress {
         self.bar.set_position(cx.counters().batch_idx);
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
-            self.bar.set_message(terminal::one_line(&self.values(cx)?));
+            let text = format!("{}  {}", self.eta(cx), self.values(cx)?);
+            self.bar.set_message(terminal::one_line(text.trim()));
         }
         Ok(())
     }
@@ -376,7 +427,7 @@ impl Progress {
     /// Prints the table of the fit.
     fn after_fit(&mut self, _: &Cx<Main<AfterFit>>) {
         if self.epochs.len() > 1 {
-            print_line(format!("\n{}", table(&self.epochs)));
+            print_line(format!("\n{}", table(&self.epochs, columns())));
         }
     }
 
@@ -407,7 +458,41 @@ mod tests {
 metric            last      lowest     highest
 train/loss         NaN  0.5000 (2)  2.0000 (1)
 valid/accuracy  0.7500  0.5000 (1)  0.7500 (3)";
-        assert_eq!(table(&epochs), expected);
+        assert_eq!(table(&epochs, 80), expected);
+        let narrow = table(&[(0, metrics(&[("valid/accuracy_of_all_classes", 0.5)]))], 50);
+        assert!(
+            narrow.lines().all(|line| line.width() <= 50) && narrow.contains("valid/accuracy_of…"),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn lines_of_an_epoch_are_broken_between_metrics() {
+        let parts = [
+            "epoch  3/10",
+            "train/loss 0.6021",
+            "valid/accuracy 0.9310",
+            "valid/f1 0.9205",
+            "valid/loss 0.5712",
+            "valid/perplexity 12.1034",
+            "1.2 s",
+        ];
+        let parts = parts.map(str::to_owned);
+        assert_eq!(
+            broken(&parts, 80),
+            "\
+epoch  3/10  train/loss 0.6021  valid/accuracy 0.9310  valid/f1 0.9205
+             valid/loss 0.5712  valid/perplexity 12.1034  1.2 s"
+        );
+        assert_eq!(
+            broken(&parts, 60),
+            "\
+epoch  3/10  train/loss 0.6021  valid/accuracy 0.9310
+             valid/f1 0.9205  valid/loss 0.5712
+             valid/perplexity 12.1034  1.2 s"
+        );
+        assert_eq!(broken(&parts, usize::MAX), parts.join("  "));
+        assert_eq!(broken(&parts, 8).lines().count(), 6, "a long part has a line of its own");
     }
 
     #[test]

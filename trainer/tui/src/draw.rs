@@ -9,10 +9,10 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Clear, Dataset, GraphType, Paragraph};
 use trainer_formats::run::{Live, LiveHook, Status};
-use trainer_formats::{duration, fit, one_line, readable};
+use trainer_formats::{duration, fit, one_line, padded, readable, without_path};
 use unicode_width::UnicodeWidthStr;
 
-use crate::text::{bytes, fit_end, rough, wrap};
+use crate::text::{bytes, rough, wrap};
 use crate::{Curve, Panel, State, Theme, View};
 
 /// The minimum size of the terminal. A smaller one shows only a hint.
@@ -41,7 +41,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, view: &View, theme: Theme, now
     ];
     let [title, position, bar, main, panel, keys] = Layout::vertical(rows).areas(area);
     let [list, charts] =
-        Layout::horizontal([Constraint::Length((area.width / 3).clamp(20, 40)), Constraint::Fill(1)])
+        Layout::horizontal([Constraint::Length((area.width / 3).clamp(24, 40)), Constraint::Fill(1)])
             .areas(main);
     draw_title(frame, title, state, theme, now);
     draw_position(frame, position, state);
@@ -178,7 +178,7 @@ fn draw_metrics(frame: &mut Frame<'_>, area: Rect, state: &State, view: &View, t
     let lines = names.iter().skip(first).take(height).map(|name| {
         let value = state.last(name).map_or_else(|| "-".to_owned(), readable);
         let width = usize::from(inner.width).saturating_sub(value.width() + 3);
-        let name_text = fit_end(name, width);
+        let name_text = fit(name, width);
         let space = " ".repeat(width - name_text.width() + 1);
         let mark = if view.is_chosen(name) { "•" } else { " " };
         let style = if Some(*name) == cursor { theme.selected() } else { Style::new() };
@@ -212,7 +212,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, name: &str, curve: &Curve, them
     let is_finite = curve.last().is_none_or(f64::is_finite);
     let width = usize::from(area.width).saturating_sub(last.width() + 6);
     let title = Line::from(vec![
-        Span::raw(format!(" {} ", fit_end(name, width))),
+        Span::raw(format!(" {} ", fit(name, width))),
         Span::styled(format!("{last} "), if is_finite { theme.strong() } else { theme.error() }),
     ]);
     let block = Block::bordered().title(title);
@@ -356,8 +356,7 @@ fn hooks(state: &State, width: usize, height: usize, scroll: usize, theme: Theme
         } else {
             format!(" {:>CALLS$} {:>TIME$} {:>TIME$}", 0, "-", "-")
         };
-        let name = fit_end(&hook.name, name_width);
-        let name = format!("{name}{}", " ".repeat(name_width - name.width()));
+        let name = padded(&fit(without_path(&hook.name), name_width), name_width);
         let moment = fit(&hook.moment, MOMENT);
         format!("{name} {moment:MOMENT$}{times} {}", fit(logged, space - name_width))
     };
@@ -403,10 +402,25 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View, theme: Theme) {
     } else if let Some(message) = view.message() {
         Line::styled(fit(message, width), theme.warning())
     } else {
-        let keys = "? help  q close  ↑↓ metric  space keep  tab panel  c checkpoint  s stop";
-        Line::styled(fit(keys, width), theme.faint())
+        Line::styled(keys_within(width), theme.faint())
     };
     frame.render_widget(Paragraph::new(line), area);
+}
+
+/// The keys, the most important first.
+const KEYS: [&str; 7] =
+    ["? help", "q close", "s stop", "c checkpoint", "tab panel", "↑↓ metric", "space keep"];
+
+/// Returns the keys that fit into a line, each in full.
+fn keys_within(width: usize) -> String {
+    let mut line = KEYS[0].to_owned();
+    for key in &KEYS[1..] {
+        if line.width() + 2 + key.width() > width {
+            break;
+        }
+        line = line + "  " + key;
+    }
+    line
 }
 
 const HELP: &str = "\

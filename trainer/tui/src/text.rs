@@ -3,25 +3,6 @@
 use trainer_formats::one_line;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Like [`trainer_formats::fit`], but keeps the end of the text, which distinguishes the paths of
-/// hooks.
-pub(crate) fn fit_end(text: &str, width: usize) -> String {
-    let line = one_line(text);
-    if line.width() <= width {
-        return line.into_owned();
-    }
-    let (mut kept, mut used) = (Vec::new(), 1);
-    for letter in line.chars().rev() {
-        used += letter.width().unwrap_or(0);
-        if used > width {
-            break;
-        }
-        kept.push(letter);
-    }
-    let end: String = kept.into_iter().rev().collect();
-    if width > 0 { format!("…{end}") } else { end }
-}
-
 /// Splits a text into lines of at most `width` columns, at spaces if possible.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
@@ -83,29 +64,7 @@ pub(crate) fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trainer_formats::fit;
-
     use super::*;
-
-    #[test]
-    fn text_is_shortened_to_its_display_width() {
-        for (text, width, start, end) in [
-            ("loss", 4, "loss", "loss"),
-            ("train/loss", 6, "train…", "…/loss"),
-            ("損失損失", 8, "損失損失", "損失損失"),
-            ("損失損失", 6, "損失…", "…損失"),
-            ("損失損失", 5, "損失…", "…損失"),
-            ("a\nb\tc", 9, "a b c", "a b c"),
-            ("loss", 1, "…", "…"),
-            ("loss", 0, "", ""),
-        ] {
-            assert_eq!(
-                (fit(text, width), fit_end(text, width)),
-                (start.to_owned(), end.to_owned()),
-                "{text}"
-            );
-        }
-    }
 
     #[test]
     fn long_lines_are_wrapped_at_spaces_or_within_words() {

@@ -98,6 +98,14 @@ fn a_running_run_is_drawn_at_80_by_24() {
 }
 
 #[test]
+fn names_keep_their_beginnings_at_60_by_24() {
+    let state = running(false);
+    let text = drawn(&state, &View::new(false), (60, 24));
+    assert!(text.contains("s stop") && text.contains("LrSchedule"), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn hook_times_and_several_curves_are_shown_in_a_large_terminal() {
     let state = running(true);
     let down = KeyCode::Down;

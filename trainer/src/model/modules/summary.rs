@@ -2,15 +2,17 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 
 use tch::{Tensor, nn};
-use trainer_formats::columns;
+use trainer_formats::{columns, fit};
+use unicode_width::UnicodeWidthStr;
 
 use super::layer::Layer;
 use super::name::Name;
 use super::watcher::WatchGuard;
 use crate::error::{Error, Result};
-use crate::io::terminal::one_line;
+use crate::io::terminal::{of_stdout, one_line, print_line};
 use crate::libtorch::FlopCounter;
 use crate::model::vars::Vars;
 
@@ -98,30 +100,119 @@ impl SummaryTable {
     }
 }
 
-impl fmt::Display for SummaryTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![["Module", "Layer", "Input", "Output", "Parameters", "FLOPs"].map(String::from)];
-        for row in &self.rows {
+/// The columns of the table. The first of these that do not fit into a terminal are left out.
+const COLUMNS: [&str; 6] = ["Module", "Layer", "Input", "Output", "Parameters", "FLOPs"];
+const LEFT_OUT: [usize; 4] = [2, 5, 1, 3];
+
+impl SummaryTable {
+    /// Returns the table for a terminal that has this number of columns: without the inputs, the
+    /// operations, the types of the layers and the outputs, in this order, as far as it would be too
+    /// wide with them.
+    ///
+    /// Consecutive modules that are equal except for their number are one line: `0 … 11` stands for
+    /// the blocks `encoder.0` to `encoder.11`, and the lines below it for the modules in each of
+    /// them. A module within another one is shown without the name of the outer one.
+    #[must_use]
+    pub fn terminal(&self, width: usize) -> String {
+        let mut lines = vec![COLUMNS.map(String::from).to_vec()];
+        self.add_lines(0..self.rows.len(), "", &mut lines);
+        let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+        let lay_out = |shown: &[usize]| {
+            let cells = lines.iter().map(|line| shown.iter().map(|nth| line[*nth].clone()).collect());
+            columns(&cells.collect::<Vec<Vec<_>>>(), shown.iter().filter(|nth| **nth < 4).count())
+        };
+        let mut left_out = LEFT_OUT.iter();
+        let mut table = lay_out(&shown);
+        while table.iter().any(|line| line.width() > width)
+            && let Some(next) = left_out.next()
+        {
+            shown.retain(|nth| nth != next);
+            table = lay_out(&shown);
+        }
+        table.push(format!(
+            "{} parameters ({} trainable), {} FLOPs",
+            grouped(self.parameters),
+            grouped(self.trainable),
+            grouped(self.flops())
+        ));
+        table.iter().map(|line| fit(line, width)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Prints the table on standard output: as wide as the terminal, and otherwise in full width.
+    pub fn print(&self) {
+        print_line(self.terminal(of_stdout().map_or(usize::MAX, |terminal| terminal.columns)));
+    }
+
+    /// Adds a line for each module in this range, which is within the module with the name `outer`.
+    fn add_lines(&self, range: Range<usize>, outer: &str, lines: &mut Vec<Vec<String>>) {
+        let mut next = range.start;
+        while next < range.end {
+            let end = self.end_of(next);
+            let mut last = next;
+            let mut after = end;
+            while after < range.end && self.are_equal(next..end, after..self.end_of(after)) {
+                (last, after) = (after, self.end_of(after));
+            }
+            let row = &self.rows[next];
+            let own = |name: &str| {
+                let own = name.strip_prefix(outer).and_then(|own| own.strip_prefix('.')).unwrap_or(name);
+                one_line(own)
+            };
+            let name = match last == next {
+                true => own(&row.name),
+                false => format!("{} … {}", own(&row.name), number_of(&self.rows[last].name)),
+            };
             let calls = if row.calls > 1 { format!(" × {}", row.calls) } else { String::new() };
-            lines.push([
-                format!("{}{}{calls}", "  ".repeat(row.depth), one_line(&row.name)),
+            lines.push(vec![
+                format!("{}{name}{calls}", "  ".repeat(row.depth)),
                 row.layer.unwrap_or("–").to_owned(),
                 format!("{:?}", row.input),
                 format!("{:?}", row.output),
                 grouped(row.parameters),
                 grouped(row.flops),
             ]);
+            self.add_lines(next + 1..end, &row.name, lines);
+            next = after;
         }
-        for line in columns(&lines, 4) {
-            writeln!(f, "{line}")?;
-        }
-        write!(
-            f,
-            "{} parameters ({} trainable), {} FLOPs",
-            grouped(self.parameters),
-            grouped(self.trainable),
-            grouped(self.flops())
-        )
+    }
+
+    /// Returns the index after the last module within this one.
+    fn end_of(&self, row: usize) -> usize {
+        let depth = self.rows[row].depth;
+        let inside = self.rows[row + 1..].iter().take_while(|inner| inner.depth > depth).count();
+        row + 1 + inside
+    }
+
+    /// Returns whether two modules with all modules within them are equal except for the numbers at
+    /// the end of their names, of which the second follows the first.
+    fn are_equal(&self, one: Range<usize>, other: Range<usize>) -> bool {
+        let (one, other) = (&self.rows[one], &self.rows[other]);
+        let (stem, other_stem) = (stem_of(&one[0].name), stem_of(&other[0].name));
+        let is_numbered = stem.len() < one[0].name.len() && other_stem.len() < other[0].name.len();
+        let is_equal = |(own, theirs): (&ModuleRow, &ModuleRow)| {
+            let [inner, others] = [(own, one), (theirs, other)]
+                .map(|(row, all)| row.name.strip_prefix(&*all[0].name).unwrap_or(&row.name));
+            let name = own.name.clone();
+            inner == others && *own == ModuleRow { name, ..theirs.clone() }
+        };
+        is_numbered && stem == other_stem && one.len() == other.len() && one.iter().zip(other).all(is_equal)
+    }
+}
+
+/// Returns the name without the number at its end.
+fn stem_of(name: &str) -> &str {
+    name.trim_end_matches(|letter: char| letter.is_ascii_digit())
+}
+
+/// Returns the number at the end of the name.
+fn number_of(name: &str) -> &str {
+    &name[stem_of(name).len()..]
+}
+
+/// Writes the table in full width; see [`terminal`](SummaryTable::terminal).
+impl fmt::Display for SummaryTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.terminal(usize::MAX))
     }
 }
 

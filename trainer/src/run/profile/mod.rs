@@ -258,11 +258,14 @@ fn row(
 }
 
 /// Returns the name of each hook as in `describe_hooks`: with the name of the method if it differs
-/// from the name of the moment, and with a number if several values of the type have a hook at the
-/// same moment.
+/// from the name of the moment, with the label of its value, and with a number if several values of
+/// the type and label have a hook at the same moment.
 pub(crate) fn hook_names(table: &Table) -> Vec<String> {
-    let hooks = table.hooks().iter().map(|hook| &hook.definition);
-    let keys: Vec<_> = hooks.map(|hook| (hook.shown(), (hook.row)())).collect();
+    let keys = table.hooks().iter().map(|hook| {
+        let label = hook.label.as_ref().map_or_else(String::new, |label| format!("({label})"));
+        (hook.definition.shown() + &label, (hook.definition.row)())
+    });
+    let keys: Vec<_> = keys.collect();
     let mut counts: HashMap<_, u32> = HashMap::new();
     for key in &keys {
         *counts.entry(key).or_default() += 1;

@@ -372,6 +372,7 @@ fn cases() -> Vec<Case> {
         ),
         hooks("MetricHook::new", "", [accuracy(), MetricHook::new(Accuracy::multiclass(2)).named("other")]),
         hooks("MetricHook::named", "", [accuracy(), accuracy().named("other")]),
+        hooks("MetricHook::class_names", "class_names", [accuracy().class_names(["a", "b"]), accuracy()]),
         hooks("MetricHook::per_class", "per_class", [accuracy().per_class(true), accuracy()]),
         hooks(
             "MetricHook::only",
