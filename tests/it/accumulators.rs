@@ -82,7 +82,7 @@ const OTHERS: &[(&str, usize, &str)] = &[
     ("trainer/src/hooks/methods/sam.rs", 1, "one term for each weight"),
     ("trainer/src/hooks/nan_guard.rs", 1, "the largest magnitude"),
     ("trainer/src/hooks/spike_guard.rs", 1, "two numbers, in f64"),
-    ("trainer/src/libtorch/entry_points.rs", 9, "programs for the sanitizers"),
+    ("trainer/src/libtorch/entry_points.rs", 10, "programs for the sanitizers"),
     ("trainer/src/tools/testing/mod.rs", 1, "the loss of a test's model"),
     ("trainer/src/training/batch_weight.rs", 2, "sums of no elements"),
     ("trainer/sys/cpp/scan.cpp", 1, "a hash, in integers"),

@@ -10,6 +10,7 @@ fn trainer() -> Trainer<impl Task<Batch = (Tensor, Tensor)>> {
         .discover(Discover::crates(["plugin"]))
         .on::<AfterEpoch>("closure", |_| {})
         .on::<AfterEpoch>(HookOptions::named("tied").ord(7), |_| {})
+        .without("trainer::hooks::Checkup")
         .build()
         .unwrap()
 }
@@ -132,6 +133,7 @@ fn prints_the_requested_table() {
     let built = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["plugin"]))
+        .without("trainer::hooks::Checkup")
         .build();
     match built.unwrap().describe_requested() {
         Ok(printed) => assert_eq!(printed, std::env::var_os("TRAINER_DESCRIBE").is_some()),
@@ -274,6 +276,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::Amp,
         trainer::hooks::BatchNormUpdate,
         trainer::hooks::Checkpoint,
+        trainer::hooks::Checkup,
         trainer::hooks::ClipGradNorm,
         trainer::hooks::ClipGradValue,
         trainer::hooks::CudaMemoryMonitor,

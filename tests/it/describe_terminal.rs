@@ -62,6 +62,7 @@ fn table() -> HookTable {
     let builder = Trainer::builder(model::named_task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["plugin"]))
+        .without("trainer::hooks::Checkup")
         .clip_grad_norm(1.0)
         .hook(Progress::new())
         .hook(Accuracy::multiclass(3))

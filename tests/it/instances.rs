@@ -72,8 +72,12 @@ impl Made {
 
 #[test]
 fn an_auto_hook_is_created_by_discovery_unless_one_is_added() {
-    let of_this =
-        || Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).discover(Discover::crates(["it"]));
+    let of_this = || {
+        Trainer::builder(model::task())
+            .optimizer(Sgd::new(0.1))
+            .discover(Discover::crates(["it"]))
+            .without("trainer::hooks::Checkup")
+    };
     let before = MADE.load(Ordering::Relaxed);
     let with = |trainer: &Trainer<_>| trainer.hooks::<Made>().map(|made| made.0).collect::<Vec<_>>();
     assert_eq!(with(&of_this().build().unwrap()), ["by default"]);

@@ -15,6 +15,7 @@ mod batch_statistics;
 mod by_length;
 mod cancel;
 mod checkpoints;
+mod checkup;
 mod children;
 mod cli;
 #[cfg(target_os = "linux")]
@@ -114,6 +115,7 @@ mod reference;
 mod regressions_trainer_tools;
 mod replay;
 mod reports;
+mod resting;
 mod run_folder;
 mod run_formats;
 mod run_length;

@@ -265,6 +265,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(ActivationCheckpointing::new("fc1"))
             .hook(ActivationStats::new(Patterns::all()))
             .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(200)))
+            .hook(trainer::hooks::Checkup::default())
             .hook(FeatureRecorder::new(Patterns::all()))
             .hook(HyperparameterMonitor::new())
             .hook(ModelSummary::new())

@@ -40,6 +40,7 @@ fn hooks_of_equal_ord_run_in_the_order_added_and_discovered_hooks_run_last() {
     let mut trainer = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["it"]))
+        .without("trainer::hooks::Checkup")
         .without("it::hooks::counted")
         .without("it::instances::Made")
         .on::<BeforeFit>("b", record("b"))
@@ -123,7 +124,12 @@ fn before_and_after_constraints_override_ord() {
         "{order:?}"
     );
 
-    let trainer = model::builder().discover(Discover::crates(["plugin"])).hook(OfAnother).build().unwrap();
+    let trainer = model::builder()
+        .discover(Discover::crates(["plugin"]))
+        .without("trainer::hooks::Checkup")
+        .hook(OfAnother)
+        .build()
+        .unwrap();
     assert_eq!(trainer.describe_hooks().at("before_step"), ["it::order::OfAnother", "plugin::nested::early"]);
 }
 

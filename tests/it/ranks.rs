@@ -76,7 +76,10 @@ impl Later {
 
 fn described(rank: u32) -> trainer::HookTable {
     let builder = Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).rank(rank);
-    let builder = builder.discover(Discover::crates(["it"])).without("it::order::discovered");
+    let builder = builder
+        .discover(Discover::crates(["it"]))
+        .without("trainer::hooks::Checkup")
+        .without("it::order::discovered");
     let builder = builder.hook(Reader::default()).hook(plugin::rounds::Looks::default()).hook(Later);
     builder.on::<Main<AfterFit>>(HookOptions::named("last").ord(3), |_| {}).build().unwrap().describe_hooks()
 }

@@ -208,6 +208,7 @@ pub use hook::set::HookSet;
 pub use hook::{Discover, HookRow, HookTable, stages};
 pub use hooks::averages::Averages;
 pub use io::terminal::print_line;
+pub use libtorch::Leaves;
 pub use libtorch::MatmulPrecision;
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};

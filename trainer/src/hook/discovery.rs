@@ -11,7 +11,8 @@ use crate::error::suggestion;
 /// When a trainer creates the value of a block with `auto`.
 #[derive(Clone, Copy, Debug)]
 pub enum AutoWhen {
-    /// If the trainer discovers the hooks of the crate.
+    /// If the trainer discovers the hooks of the crate. Those of the trainer itself, unless it
+    /// discovers none.
     Always,
     /// If the trainer has several ranks, regardless of which crates it discovers.
     OnRanks,
@@ -25,9 +26,11 @@ pub enum Discover {
     /// All linked hooks.
     #[default]
     All,
-    /// No linked hooks, only those added to the builder. Useful in tests.
+    /// No linked hooks, only those added to the builder: not even the trainer's own
+    /// [`Checkup`](crate::hooks::Checkup). Useful in tests.
     None,
-    /// The hooks of these crates; `name@version` selects one of several linked versions.
+    /// The hooks of these crates, and the trainer's own; `name@version` selects one of several linked
+    /// versions.
     Crates(Vec<String>),
 }
 
@@ -107,7 +110,9 @@ pub(crate) fn discover<'a, R: Loop>(
     linked.retain(|Linked { hook, auto }| match auto.as_ref().map(|auto| auto.when) {
         Some(AutoWhen::OnRanks) => ranks > 1,
         Some(AutoWhen::If(is_on)) => is_selected(hook) && is_on(),
-        Some(AutoWhen::Always) | None => is_selected(hook),
+        Some(AutoWhen::Always) if hook.origin.is_own() => *selection != Discover::None,
+        Some(AutoWhen::Always) => is_selected(hook),
+        None => is_selected(hook),
     });
     linked
 }

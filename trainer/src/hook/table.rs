@@ -2,6 +2,7 @@
 
 mod wrapped;
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,15 +29,18 @@ pub(crate) type Row = [Range; Phase::ALL.len()];
 
 /// The dispatch table of a loop with the state `R`.
 pub(crate) struct Table<R> {
-    /// For each moment and phase, the range of its entries in `points` or `arounds`.
-    rows: Box<[Row]>,
+    /// For each moment and phase, the range of its entries in `points` or `arounds`, without the
+    /// hooks that rest.
+    rows: Box<[[Cell<Range>; Phase::ALL.len()]]>,
+    /// The moments and phases in which hooks rest, with the range of all of their entries.
+    resting: RefCell<Vec<(usize, Phase, Range)>>,
     /// For each moment, the phases in which at least one rank has a hook at the moment.
     watched: Box<[PhaseSet]>,
     /// The entries of all points, followed by the entries of individual modules. The latter are
     /// added on the first call of each module.
-    points: Vec<Entry<PointShim<R>>>,
+    points: Vec<Cell<Entry<PointShim<R>>>>,
     /// The entries around all operations, followed by the entries around individual modules.
-    arounds: Vec<Entry<AroundShim<R>>>,
+    arounds: Vec<Cell<Entry<AroundShim<R>>>>,
     /// For each phase, whether a hook, a profile or a tape observes modules.
     watching: [bool; Phase::ALL.len()],
     /// An ID that is unique among the tables of the program.
@@ -81,25 +85,27 @@ impl<R> Table<R> {
                         let slot = hook.slot.unwrap_or_default();
                         let hook = HookId::new(ordered_hooks.len() + nth);
                         match call {
-                            Shim::Point(call) => points.push(Entry { call, slot, hook }),
-                            Shim::Around(call) => arounds.push(Entry { call, slot, hook }),
+                            Shim::Point(call) => points.push(Cell::new(Entry { call, slot, hook })),
+                            Shim::Around(call) => arounds.push(Cell::new(Entry { call, slot, hook })),
                         }
                     }
                 }
                 let end = if is_operation(moment) { arounds.len() } else { points.len() };
-                Range { start: as_u32(start), end: as_u32(end) }
+                Cell::new(Range { start: as_u32(start), end: as_u32(end) })
             }));
             ordered_hooks.extend(ordered);
         }
         if !cycles.is_empty() {
             return Err(cycles);
         }
-        let watching = Phase::ALL
-            .map(|phase| module_moments().into_iter().any(|moment| !rows[moment][phase as usize].is_empty()));
+        let watching = Phase::ALL.map(|phase| {
+            module_moments().into_iter().any(|moment| !rows[moment][phase as usize].get().is_empty())
+        });
         static TABLES: AtomicU64 = AtomicU64::new(1);
         let id = TABLES.fetch_add(1, Ordering::Relaxed);
         Ok(Table {
             rows: rows.into(),
+            resting: RefCell::default(),
             watched: watched.into(),
             points,
             arounds,
@@ -134,7 +140,7 @@ impl<R> Table<R> {
     /// the moment select the module, adds a separate range of entries.
     pub(crate) fn of_module(&mut self, moment: usize, name: &str) -> Row {
         Phase::ALL.map(|phase| {
-            let all = self.range(moment, phase);
+            let all = self.range(moment, phase); // no hook at a module rests
             if is_operation(moment) {
                 of_module(&mut self.arounds, all, &self.hooks, name)
             } else {
@@ -145,24 +151,69 @@ impl<R> Table<R> {
 
     #[inline]
     pub(crate) fn range(&self, moment: usize, phase: Phase) -> Range {
-        self.rows[moment][phase as usize]
+        self.rows[moment][phase as usize].get()
     }
 
     /// Returns the entry of a point.
     #[inline]
     pub(crate) fn point(&self, index: u32) -> Entry<PointShim<R>> {
-        self.points[index as usize]
+        self.points[index as usize].get()
+    }
+
+    /// Does not call a hook at a point again in this phase, until [`wake`](Table::wake). May be
+    /// called while the hooks of the point are called: the entries of the later ones stay where
+    /// they are.
+    pub(crate) fn rest(&self, hook: HookId, phase: Phase) {
+        let moment = (self.hook(hook).definition.row)();
+        let row = &self.rows[moment][phase as usize];
+        let range = row.get();
+        let mut found = range.indices().filter(|index| self.point(*index).hook == hook);
+        if is_operation(moment) {
+            return;
+        }
+        if let Some(index) = found.next() {
+            let entries = &self.points[range.start as usize..=index as usize];
+            for nth in (1..entries.len()).rev() {
+                entries[nth].swap(&entries[nth - 1]);
+            }
+            row.set(Range { start: range.start + 1, ..range });
+            let mut resting = self.resting.borrow_mut();
+            if !resting.iter().any(|(known, of, _)| (*known, *of) == (moment, phase)) {
+                resting.push((moment, phase, range));
+            }
+        }
+    }
+
+    /// Calls the hooks again that rest in this phase.
+    pub(crate) fn wake(&self, phase: Phase) {
+        self.resting.borrow_mut().retain(|(moment, of, range)| {
+            if *of == phase {
+                let entries = &self.points[range.start as usize..range.end as usize];
+                let mut ordered: Vec<_> = entries.iter().map(Cell::get).collect();
+                ordered.sort_by_key(|entry| entry.hook.index()); // the order of dispatch
+                entries.iter().zip(ordered).for_each(|(entry, next)| entry.set(next));
+                self.rows[*moment][phase as usize].set(*range);
+            }
+            *of != phase
+        });
+    }
+
+    /// Returns the range of a moment, with the hooks that rest.
+    fn whole_range(&self, moment: usize, phase: Phase) -> Range {
+        let resting = self.resting.borrow();
+        let whole = resting.iter().find(|(known, of, _)| (*known, *of) == (moment, phase));
+        whole.map_or_else(|| self.range(moment, phase), |(_, _, range)| *range)
     }
 
     /// Returns the entry of a hook around an operation.
     #[inline]
     pub(crate) fn around(&self, index: u32) -> Entry<AroundShim<R>> {
-        self.arounds[index as usize]
+        self.arounds[index as usize].get()
     }
 
     /// Returns the hooks of a moment in a phase, in dispatch order.
     fn ids(&self, moment: usize, phase: Phase) -> impl Iterator<Item = HookId> {
-        let ids = self.range(moment, phase).indices().map(move |index| {
+        let ids = self.whole_range(moment, phase).indices().map(move |index| {
             if is_operation(moment) { self.around(index).hook } else { self.point(index).hook }
         });
         ids.filter(|id| *id != HookId::NONE)
@@ -225,14 +276,19 @@ fn is_operation(moment: usize) -> bool {
 
 /// Returns the entries of `all` whose hooks select the module with this name. If these are not all
 /// entries of `all`, adds a separate range of entries.
-fn of_module<C: Copy, R>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook<R>], name: &str) -> Range {
-    let own: Vec<Entry<C>> = (all.indices().map(|index| entries[index as usize]))
+fn of_module<C: Copy, R>(
+    entries: &mut Vec<Cell<Entry<C>>>,
+    all: Range,
+    hooks: &[Hook<R>],
+    name: &str,
+) -> Range {
+    let own: Vec<Entry<C>> = (all.indices().map(|index| entries[index as usize].get()))
         .filter(|entry| entry.hook == HookId::NONE || is_for(&hooks[entry.hook.index()].modules, name))
         .collect();
     if own.len() == all.indices().len() {
         return all;
     }
     let start = as_u32(entries.len());
-    entries.extend(own);
+    entries.extend(own.into_iter().map(Cell::new));
     Range { start, end: as_u32(entries.len()) }
 }

@@ -247,6 +247,54 @@ impl HyperparameterSchedule {
         matches!(self.name, Name::Lr)
     }
 
+    /// If this schedule and another set the same hyperparameter of a group, returns its name.
+    pub(super) fn sets_what_sets<P>(&self, other: &Self, cx: &Cx<P>) -> Result<Option<String>> {
+        for part in cx.parts().filter(|part| self.has_part_of(Some(part)) && other.has_part_of(Some(part))) {
+            for group in cx.optimizer_of(part)?.groups() {
+                let is_of_both = selects(&self.groups, group) && selects(&other.groups, group);
+                if is_of_both && self.name.in_group(group) == other.name.in_group(group) {
+                    return Ok(Some(self.name.in_group(group).to_owned()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the schedule sets a hyperparameter of this part, or of a part if none is named.
+    pub(super) fn has_part_of(&self, part: Option<&str>) -> bool {
+        part.is_none() || self.part.is_none() || self.part.as_deref() == part
+    }
+
+    /// Whether the schedule still changes in the second half of the run.
+    pub(super) fn changes_late<P>(&self, cx: &Cx<P>) -> bool {
+        let Some(planned) = self.planned(cx) else { return false };
+        let at = |step| self.schedule.factor(step, Some(planned)).ok();
+        let middle = at(planned / 2);
+        (1..=8).any(|nth| at((planned / 2 + nth * planned / 16).min(planned.saturating_sub(1))) != middle)
+    }
+
+    /// If the rate of all groups stays below a ten-thousandth of its highest value for more than the
+    /// last step, returns when this begins and when the run ends.
+    pub(super) fn ends_early<P>(&self, cx: &Cx<P>) -> Option<[String; 2]> {
+        const POINTS: u64 = 1000;
+        if !self.sets_lr() || !self.groups.is_empty() {
+            return None;
+        }
+        let planned = self.planned(cx)?;
+        let at = |step| self.schedule.factor(step, Some(planned)).ok();
+        let last = at(planned.checked_sub(1)?)?;
+        let steps =
+            (0..POINTS).map(|nth| (u128::from(planned) * u128::from(nth) / u128::from(POINTS)) as u64);
+        let highest = steps.filter_map(at).fold(0.0, f64::max);
+        if last.abs() >= highest / 1e4 {
+            return None;
+        }
+        let now = if self.by_epoch { cx.counters().epoch } else { cx.counters().optimizer_steps };
+        let same = (now..planned).rev().take_while(|step| at(*step) == Some(last)).count() as u64;
+        let unit = if self.by_epoch { "epoch" } else { "step" };
+        (same > 1).then(|| [planned - same, planned].map(|at| format!("{unit} {at}")))
+    }
+
     fn new(name: Name, mode: Mode, schedule: impl Schedule) -> Self {
         HyperparameterSchedule {
             schedule: Box::new(schedule),

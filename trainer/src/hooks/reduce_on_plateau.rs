@@ -164,6 +164,11 @@ impl ReduceOnPlateau {
         self
     }
 
+    /// The part whose optimizer it is restricted to.
+    pub(super) fn of_part(&self) -> Option<&str> {
+        self.part.as_deref()
+    }
+
     /// The current state.
     #[must_use]
     pub fn state(&self) -> PlateauState {

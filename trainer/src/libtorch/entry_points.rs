@@ -535,6 +535,70 @@ fn call_guards(called: &mut BTreeSet<String>) {
     assert_eq!(text(call!(called, trainer_losses_stop(handle))), "");
 }
 
+/// Keeps a leaf of a graph.
+unsafe extern "C" fn keeps(with: *mut c_void, leaf: *mut C_tensor) {
+    // SAFETY: `with` points to a list that nothing else uses meanwhile.
+    unsafe { (*with.cast::<Vec<Tensor>>()).push(owned(leaf)) }
+}
+
+fn call_graph(called: &mut BTreeSet<String>) {
+    let weight = Tensor::ones([3], FLOAT).set_requires_grad(true);
+    let before = call!(called, trainer_changes(weight.as_ptr()));
+    let _ = tch::no_grad(|| weight.shallow_clone().f_add_scalar_(1.0));
+    assert_eq!(call!(called, trainer_changes(weight.as_ptr())), before + 1);
+    assert_eq!(call!(called, trainer_changes(Tensor::new().as_ptr())), 0);
+
+    let input = Tensor::ones([3], FLOAT);
+    let mut handle = 0;
+    succeeds(call!(called, trainer_flow_start(&raw mut handle)));
+    fails(call!(called, trainer_flow_start(&raw mut handle)), "already");
+    let fresh = &weight * Tensor::rand([3], FLOAT);
+    let hidden = Tensor::stack(&[&weight * &input, tch::no_grad(|| &input * 2.0)], 0).dropout(0.5, true);
+    let loss = hidden.sum(Kind::Float);
+    let _ = loss.double_value(&[]);
+
+    for of in [&loss, &weight, &input] {
+        let mut leaves: Vec<Tensor> = Vec::new();
+        let mut has_gradients = true;
+        let with = (&raw mut leaves).cast::<c_void>();
+        succeeds(call!(called, trainer_leaves(of.as_ptr(), keeps, with, &raw mut has_gradients)));
+        assert_eq!((leaves.len(), has_gradients), (usize::from(of.requires_grad()), false));
+    }
+    let list = [weight.shallow_clone(), input.shallow_clone(), fresh.shallow_clone()];
+    let of_list = handles(&list);
+    for (of, expected, known) in [(&loss, [true, true, false], true), (&fresh, [true, false, true], false)] {
+        let (mut found, mut is_known) = ([false; 3], true);
+        succeeds(call!(
+            called,
+            trainer_flow_sources(
+                of.as_ptr(),
+                false,
+                of_list.as_ptr(),
+                3,
+                found.as_mut_ptr(),
+                &raw mut is_known,
+            )
+        ));
+        assert_eq!((found, is_known), (expected, known));
+    }
+    let (mut used, [mut selects, mut reads, mut has_failed]) = ([false; 3], [true; 3]);
+    succeeds(call!(
+        called,
+        trainer_flow_uses(
+            of_list.as_ptr(),
+            3,
+            used.as_mut_ptr(),
+            &raw mut selects,
+            &raw mut reads,
+            &raw mut has_failed,
+        )
+    ));
+    assert_eq!((used, selects, reads, has_failed), ([true; 3], false, true, false));
+    assert_eq!(text(call!(called, trainer_flow_trains())), "dropout");
+    succeeds(call!(called, trainer_flow_stop(handle)));
+    assert!(call!(called, trainer_flow_trains()).is_null());
+}
+
 #[test]
 fn every_entry_point_can_be_called() {
     let mut called = BTreeSet::from(["trainer_free".to_owned()]); // in `text_of`
@@ -547,6 +611,7 @@ fn every_entry_point_can_be_called() {
     call_scan(calls);
     call_cuda(calls);
     call_guards(calls);
+    call_graph(calls);
     let packages = if cfg!(feature = "distributed") { &["sys", "c10d-sys"][..] } else { &["sys"] };
     #[cfg(feature = "distributed")]
     call_world(calls);

@@ -24,6 +24,7 @@ mod event;
 mod flops;
 mod grad_hook;
 mod gradients;
+mod graph;
 mod kernel_trace;
 mod modes;
 mod monitors;
@@ -46,6 +47,8 @@ pub(crate) use grad_hook::on_grad;
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
 };
+pub use graph::Leaves;
+pub(crate) use graph::{Flow, Uses, changes, leaves};
 pub(crate) use kernel_trace::KernelTrace;
 pub use modes::MatmulPrecision;
 pub(crate) use modes::{GradMode, GradModeGuard, ModeRequest, Modes};

@@ -10,7 +10,7 @@ use tch::{Device, Tensor, nn};
 use crate::distributed::Share;
 use crate::error::{Error, Result, suggestion};
 pub use crate::libtorch::Var;
-use crate::libtorch::{SharedVars, identity, memory};
+use crate::libtorch::{SharedVars, changes, identity, memory};
 
 impl Var {
     /// Returns whether the variable belongs to this part of the model, such as `encoder` or
@@ -18,6 +18,13 @@ impl Var {
     #[must_use]
     pub fn is_in(&self, part: &str) -> bool {
         is_in(&self.name, part)
+    }
+
+    /// Returns a number that grows with each change of the variable in place, by an optimizer or by
+    /// code of the program, even if its values stay the same.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        changes(&self.tensor)
     }
 }
 

@@ -69,6 +69,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         loader.share(run.world().share())?;
         let PassLength { known, is_equal } = agree_on_length(run.world(), loader.len())?;
         let phase = run.phase();
+        run.hooks().table.wake(phase);
         let limit = limit_in(run.settings(), phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress_mut().counters.batch_idx = start;

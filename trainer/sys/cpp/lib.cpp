@@ -12,6 +12,7 @@
 #include "cuda.cpp"
 #include "draws.cpp"
 #include "flops.cpp"
+#include "graph.cpp"
 #include "monitors.cpp"
 #include "profiler.cpp"
 #include "scan.cpp"

@@ -103,6 +103,36 @@ unsafe extern "C" {
     pub fn trainer_flops() -> u64;
 }
 
+// graph.cpp
+unsafe extern "C" {
+    pub fn trainer_leaves(
+        of: *const C_tensor,
+        push: unsafe extern "C" fn(*mut c_void, *mut C_tensor),
+        with: *mut c_void,
+        has_gradients: *mut bool,
+    ) -> *mut c_char;
+    pub fn trainer_changes(of: *const C_tensor) -> u64;
+    pub fn trainer_flow_start(handle: *mut u64) -> *mut c_char;
+    pub fn trainer_flow_stop(handle: u64) -> *mut c_char;
+    pub fn trainer_flow_sources(
+        of: *const C_tensor,
+        is_trained: bool,
+        on: *const *mut C_tensor,
+        count: usize,
+        found: *mut bool,
+        is_known: *mut bool,
+    ) -> *mut c_char;
+    pub fn trainer_flow_uses(
+        of: *const *mut C_tensor,
+        count: usize,
+        used: *mut bool,
+        selects: *mut bool,
+        reads: *mut bool,
+        has_failed: *mut bool,
+    ) -> *mut c_char;
+    pub fn trainer_flow_trains() -> *mut c_char;
+}
+
 // monitors.cpp
 unsafe extern "C" {
     pub fn trainer_norms(

@@ -10,7 +10,7 @@ use tch::Tensor;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::instance::TASK;
-use crate::libtorch::stays_on_its_thread;
+use crate::libtorch::{Leaves, stays_on_its_thread};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRollBack, CanRunBackward, CanScaleLoss,
     CanSetBatch, CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun,
@@ -21,7 +21,7 @@ use crate::lifecycle::{
 use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
 use crate::model::vars::Grads;
-use crate::moment::{Moment, OnAllRanks};
+use crate::moment::{AtPoint, Moment, OnAllRanks};
 use crate::run::Instance;
 use crate::run::{Run, StoppedBy, task_is_lent};
 
@@ -90,6 +90,22 @@ impl<P> Cx<P> {
 
     pub(crate) fn run_mut(&mut self) -> &mut Run {
         &mut self.run
+    }
+}
+
+/// # The hook itself
+impl<P> Cx<P> {
+    /// Does not call this hook again before the next pass over data of this phase. Until then, the
+    /// hook costs nothing. Use this in a hook that only looks at the first batches.
+    ///
+    #[doc = available!(HasBatch)]
+    pub fn rest(&self)
+    where
+        P: AtPoint + HasBatch,
+    {
+        if let Some(hook) = self.run.place.hook {
+            self.run.hooks.table.rest(hook, self.run.place.phase);
+        }
     }
 }
 
@@ -183,6 +199,21 @@ impl<P> Cx<P> {
         Ok(())
     }
 
+    /// Calls `visit` with each tensor of the current batch, as [`Batch::tensors`] does. Visits nothing
+    /// while one of the task's own hooks at a module is running.
+    ///
+    #[doc = available!(HasBatch)]
+    ///
+    /// [`Batch::tensors`]: crate::data::Batch::tensors
+    pub fn visit_batch(&self, mut visit: impl FnMut(&Tensor))
+    where
+        P: BatchWithin + BatchBegun + BatchKept + HasBatch,
+    {
+        if let Some(data) = &self.run.step.data {
+            data.visit_batch(&mut visit);
+        }
+    }
+
     /// The weight of the current batch: the number of elements over which its loss is averaged (see
     /// [`Task::weight`](crate::Task::weight)).
     ///
@@ -211,6 +242,19 @@ impl<P> Cx<P> {
         P: PredictionWithin + PredictionBegun + PredictionKept + HasPred,
     {
         stored(self.run.step.data.as_ref().map(|data| data.pred()), "prediction")
+    }
+
+    /// Calls `visit` with each tensor of the prediction, as
+    /// [`Task::pred_tensors`](crate::Task::pred_tensors) does.
+    ///
+    #[doc = available!(HasPred)]
+    pub fn visit_pred(&self, mut visit: impl FnMut(&Tensor))
+    where
+        P: PredictionWithin + PredictionBegun + PredictionKept + HasPred,
+    {
+        if let Some(data) = &self.run.step.data {
+            data.visit_pred(&mut visit);
+        }
     }
 
     /// Sets the prediction, either instead of running the task's forward pass or to replace its
@@ -263,6 +307,20 @@ impl<P> Cx<P> {
     {
         let loss = self.run.step.loss.as_ref();
         loss.expect("the step computes the loss before any moment where it exists").shallow_clone()
+    }
+
+    /// The tensors that require gradients and that the loss depends on: the leaves of its graph.
+    ///
+    #[doc = available!(HasLoss)]
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn loss_leaves(&self) -> Result<Leaves>
+    where
+        P: LossWithin + LossBegun + LossKept + HasLoss,
+    {
+        crate::libtorch::leaves(&self.loss())
     }
 
     /// The loss of the batch that was just processed, as [`loss`](Cx::loss) returns it. `None` if

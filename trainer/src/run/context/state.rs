@@ -64,6 +64,21 @@ impl<P> Cx<P> {
         self.run.place.phase == Phase::Train && self.run.fit.window.ends_here()
     }
 
+    /// The number of batches in an accumulation window of the current epoch:
+    /// [`accumulate`](crate::TrainerBuilder::accumulate). The last window of an epoch can be
+    /// shorter.
+    #[must_use]
+    pub fn accumulation(&self) -> u64 {
+        self.run.settings.accumulate_in(self.run.progress.counters.epoch)
+    }
+
+    /// Whether a setting limits the batches of each pass over data in this phase, such as
+    /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches).
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.run.settings.limit(self.run.place.phase).is_some()
+    }
+
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
     /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
     /// step, for example.
