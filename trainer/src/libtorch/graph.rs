@@ -63,8 +63,6 @@ pub(crate) struct Uses {
     pub(crate) used: Vec<bool>,
     /// Whether an operator has chosen something by the values of a tensor.
     pub(crate) selects: bool,
-    /// Whether an operator has copied values to the host.
-    pub(crate) reads: bool,
     /// Whether the recording is incomplete.
     pub(crate) has_failed: bool,
 }
@@ -81,7 +79,7 @@ impl Flow {
     /// For each tensor of `on`, returns whether the values of `of` were computed from its values or,
     /// if `is_trained` is set, were computed from them by operators that record gradients. Also
     /// returns whether everything that they were computed from is known: not if it includes a
-    /// tensor that was created meanwhile.
+    /// tensor that was created meanwhile, or if values were copied to the host before.
     pub(crate) fn sources(&self, of: &Tensor, is_trained: bool, on: &[Tensor]) -> Result<(Vec<bool>, bool)> {
         let handles: Vec<_> = on.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect();
         let mut found = vec![false; on.len()];
@@ -106,14 +104,13 @@ impl Flow {
         let handles: Vec<_> = of.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect();
         let mut uses = Uses { used: vec![false; of.len()], ..Uses::default() };
         // SAFETY: the handles are alive, `of.len()` is their number and that of the values that the
-        // shim writes, besides three `bool`s.
+        // shim writes, besides two `bool`s.
         outcome(unsafe {
             trainer_flow_uses(
                 handles.as_ptr(),
                 of.len(),
                 uses.used.as_mut_ptr(),
                 &raw mut uses.selects,
-                &raw mut uses.reads,
                 &raw mut uses.has_failed,
             )
         })?;

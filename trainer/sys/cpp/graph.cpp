@@ -25,6 +25,8 @@ namespace {
 // A call of an operator by the code that is recorded, not by another operator.
 struct OperatorCall {
   bool records_gradients;
+  // Whether it copies values to the host.
+  bool reads;
   std::vector<uint32_t> inputs;
   std::vector<uint32_t> outputs;
 };
@@ -38,9 +40,8 @@ struct Flow {
   std::vector<OperatorCall> calls;
   // Layers that only training uses, if they were called for training.
   std::set<std::string> trains;
-  // Whether an operator chose something by the values of a tensor, or copied them to the host.
+  // Whether an operator chose something by the values of a tensor.
   bool selects = false;
-  bool reads = false;
   bool has_failed = false;
   size_t depth = 0;
 };
@@ -124,10 +125,10 @@ std::unique_ptr<at::ObserverContext> note_call(const at::RecordFunction& call) {
     if (name.substr(0, 6) == "aten::") name.remove_prefix(6);
     if (is_for_training(name, inputs)) flow->trains.emplace(name);
     if (selects(name)) flow->selects = true;
-    for (auto reading : {"item", "_local_scalar_dense", "is_nonzero", "equal", "allclose"})
-      if (name == reading) flow->reads = true;
+    bool reads = false;
+    for (auto reading : {"item", "_local_scalar_dense", "is_nonzero", "equal", "allclose"}) reads |= name == reading;
     auto open = std::make_unique<OpenCall>();
-    open->call = {at::GradMode::is_enabled(), values_of(*flow, inputs), {}};
+    open->call = {at::GradMode::is_enabled(), reads, values_of(*flow, inputs), {}};
     return open;
   } catch (...) {
     flow->has_failed = true;
@@ -211,16 +212,21 @@ char* trainer_flow_stop(uint64_t handle) {
 
 // For each of the `count` tensors `on`, writes whether the values of `of` were computed from its values
 // or, with `is_trained`, by operators that record gradients. Writes whether everything that they were
-// computed from is known: not if it includes a tensor that was created meanwhile.
+// computed from is known: not if it includes a tensor that was created meanwhile, or if values were
+// copied to the host before.
 char* trainer_flow_sources(at::Tensor* of, bool is_trained, at::Tensor** on, size_t count, bool* found, bool* is_known) {
   return guarded([&] {
     std::fill(found, found + count, false);
     *is_known = flow && !flow->has_failed && flow->values.count(address(*of)) > 0;
     if (!*is_known) return;
     std::vector<bool> is_source(flow->values.size(), false);
-    is_source[flow->values.at(address(*of))] = true;
+    const auto whole = flow->values.at(address(*of));
+    is_source[whole] = true;
+    bool is_computed = false;
     for (auto call = flow->calls.rbegin(); call != flow->calls.rend(); ++call) {
-      if (is_trained && !call->records_gradients) continue;
+      is_computed |= !call->reads && std::count(call->outputs.begin(), call->outputs.end(), whole) > 0;
+      if (call->reads && is_computed) *is_known = false;
+      if (call->reads || (is_trained && !call->records_gradients)) continue;
       const auto is_one = [&](uint32_t value) { return is_source[value]; };
       if (!std::any_of(call->outputs.begin(), call->outputs.end(), is_one)) continue;
       for (auto input : call->inputs) is_source[input] = true;
@@ -234,14 +240,13 @@ char* trainer_flow_sources(at::Tensor* of, bool is_trained, at::Tensor** on, siz
 }
 
 // For each of the `count` tensors, writes whether a recorded operator has used it. Writes what else is
-// known of the operators: whether one chose something by the values of a tensor, whether one copied
-// values to the host, and whether the recording has failed.
-char* trainer_flow_uses(at::Tensor** of, size_t count, bool* used, bool* selects, bool* reads, bool* has_failed) {
+// known of the operators: whether one chose something by the values of a tensor, and whether the
+// recording has failed.
+char* trainer_flow_uses(at::Tensor** of, size_t count, bool* used, bool* selects, bool* has_failed) {
   return guarded([&] {
     TORCH_CHECK(flow, "this thread does not record its operators");
     for (size_t nth = 0; nth < count; nth++) used[nth] = flow->values.count(address(*of[nth])) > 0;
     *selects = flow->selects;
-    *reads = flow->reads;
     *has_failed = flow->has_failed;
   });
 }

@@ -127,7 +127,6 @@ unsafe extern "C" {
         count: usize,
         used: *mut bool,
         selects: *mut bool,
-        reads: *mut bool,
         has_failed: *mut bool,
     ) -> *mut c_char;
     pub fn trainer_flow_trains() -> *mut c_char;

@@ -202,8 +202,9 @@ impl Watch {
     /// Looks at what the loss and the prediction were computed from.
     fn look_at_flow(&mut self, flow: &Flow, cx: &Cx<AfterBackward>) -> Result<()> {
         let parameters: Vec<_> = self.vars.parameters().map(|var| var.tensor.shallow_clone()).collect();
-        let Uses { used, selects, reads, has_failed } = flow.uses(&parameters)?;
-        self.selects |= selects || reads;
+        let Uses { used, selects, has_failed } = flow.uses(&parameters)?;
+        let (_, is_known) = flow.sources(&cx.loss(), false, &[])?;
+        self.selects |= selects || !is_known;
         self.is_complete &= !has_failed;
         let mut preds = Vec::new();
         cx.visit_pred(|tensor| {
@@ -237,7 +238,7 @@ impl Watch {
             }
             without = if is_any { "" } else { "the prediction" };
         }
-        if without.is_empty() || batch.is_empty() || reads || has_failed {
+        if without.is_empty() || batch.is_empty() || has_failed {
             self.input.is_used = true;
         } else {
             self.input.what = without;
