@@ -47,6 +47,7 @@ mod fork;
 mod golden;
 mod guide;
 mod harness;
+mod heap;
 mod hooks;
 mod hyperparameters;
 mod images;

@@ -262,6 +262,10 @@ fn call_modes(called: &mut BTreeSet<String>) {
     let modes = call!(called, trainer_modes());
     call!(called, trainer_set_modes(ModeFlags { detects_anomalies: true, matmul_precision: 1, ..modes }));
     call!(called, trainer_set_modes(modes));
+    // With the sanitizers, memory comes from their allocator, and glibc's limits change nothing.
+    call!(called, trainer_heap_is_glibc());
+    call!(called, trainer_heap_limit(32 << 20, 64 << 20, 128 << 10));
+    call!(called, trainer_heap_trim());
 
     let mut state = null_mut();
     succeeds(call!(called, trainer_random_state(-1, &raw mut state)));

@@ -25,6 +25,7 @@ mod flops;
 mod grad_hook;
 mod gradients;
 mod graph;
+mod heap;
 mod kernel_trace;
 mod modes;
 mod monitors;
@@ -49,6 +50,8 @@ pub(crate) use gradients::{
 };
 pub use graph::Leaves;
 pub(crate) use graph::{Flow, Uses, changes, leaves};
+pub use heap::Heap;
+pub(crate) use heap::HeapGuard;
 pub(crate) use kernel_trace::KernelTrace;
 pub use modes::MatmulPrecision;
 pub(crate) use modes::{GradMode, GradModeGuard, ModeRequest, Modes};

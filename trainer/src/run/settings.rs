@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tch::Device;
 
-use crate::libtorch::{MatmulPrecision, ModeRequest};
+use crate::libtorch::{Heap, MatmulPrecision, ModeRequest};
 use crate::phase::Phase;
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::values::amount::{Amount, fraction_mistake};
@@ -36,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) matmul_precision: Option<MatmulPrecision>,
     pub(crate) cudnn_benchmark: bool,
     pub(crate) channels_last: bool,
+    pub(crate) heap: Heap,
     pub(crate) seed: Option<u64>,
     pub(crate) device: Option<Device>,
     pub(crate) on_signal: OnSignal,
@@ -95,6 +96,7 @@ impl Settings {
             channels_last,
             seed,
             // These say where and how a program runs.
+            heap: _,
             device: _,
             on_signal: _,
             cancel_token: _,

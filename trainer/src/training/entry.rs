@@ -15,7 +15,7 @@ use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::hook::call::Loop;
 use crate::hook::call::Panic;
 use crate::io::terminal;
-use crate::libtorch::{GradModeGuard, Modes, Warnings};
+use crate::libtorch::{GradModeGuard, HeapGuard, Modes, Warnings};
 use crate::lifecycle::at;
 use crate::log::history::Summary;
 use crate::modules::WatchGuard;
@@ -63,7 +63,8 @@ pub(super) fn enter(
     run.handle_signals(signals.is_some());
     let folder = run_folder::begin(run, phase);
     ranks::or_leave(run, folder)?;
-    let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
+    let settings = run.settings();
+    let modes = (Modes::begin(settings.modes()), GradModeGuard::recorded(), HeapGuard::begin(settings.heap));
     let warned = ranks::or_leave(run, Warnings::begin())?;
     *run.place_mut() = Place::begin(operation, phase);
     let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));

@@ -9,7 +9,7 @@ use super::device::first_device;
 use super::task::Task;
 use crate::checkpoint::Resume;
 use crate::distributed::World;
-use crate::libtorch::MatmulPrecision;
+use crate::libtorch::{Heap, MatmulPrecision};
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::run::run_folder::RunFolder;
 use crate::values::amount::Amount;
@@ -248,6 +248,24 @@ impl<T: Task> TrainerBuilder<T> {
     /// weights, and the operation `transfer` converts each batch.
     pub fn channels_last(mut self, channels_last: bool) -> Self {
         self.settings.channels_last = channels_last;
+        self
+    }
+
+    /// Sets what glibc's heap does with the memory of freed tensors on the CPU while an entry point
+    /// runs. Defaults to [`Heap::Keep`].
+    ///
+    /// By itself, glibc returns memory to the system again and again, and the system clears it each
+    /// time: thousands of page faults in each step. With `Keep`, memory of tensors below 32 MiB
+    /// stays with the process, which makes steps faster and changes no result. The last entry point
+    /// that ends returns all free memory, and leaves the limits at the values that glibc itself
+    /// reaches in a process with large tensors: the limits cannot be read. If the program has
+    /// called `mallopt`, use `System`.
+    ///
+    /// The heap is left as it is, and [`run.json`](crate::guide::records) says why, if the
+    /// environment sets a variable `MALLOC_…` or a tunable `glibc.malloc.…`, or if memory comes
+    /// from another allocator.
+    pub fn heap(mut self, heap: Heap) -> Self {
+        self.settings.heap = heap;
         self
     }
 }

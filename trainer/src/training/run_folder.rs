@@ -350,6 +350,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
         .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
     file.settings
         .extend(run.settings().of(SettingKind::Result).chain(run.settings().of(SettingKind::Length)));
+    file.settings.insert("heap".to_owned(), run.settings().heap.effect());
     file.working_folder = std::env::current_dir()
         .ok()
         .filter(|_| file.command_line.is_some())

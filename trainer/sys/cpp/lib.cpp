@@ -13,6 +13,7 @@
 #include "draws.cpp"
 #include "flops.cpp"
 #include "graph.cpp"
+#include "heap.cpp"
 #include "monitors.cpp"
 #include "profiler.cpp"
 #include "scan.cpp"

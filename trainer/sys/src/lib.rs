@@ -132,6 +132,13 @@ unsafe extern "C" {
     pub fn trainer_flow_trains() -> *mut c_char;
 }
 
+// heap.cpp
+unsafe extern "C" {
+    pub fn trainer_heap_is_glibc() -> bool;
+    pub fn trainer_heap_limit(map: c_int, trim: c_int, pad: c_int) -> bool;
+    pub fn trainer_heap_trim();
+}
+
 // monitors.cpp
 unsafe extern "C" {
     pub fn trainer_norms(

@@ -13,13 +13,14 @@ use crate::TrainerBuilder;
 use crate::prelude::*;
 
 /// The methods of the builder that no setting calls, each with the reason.
-const LEFT_OUT: [(&str, &str); 25] = [
+const LEFT_OUT: [(&str, &str); 26] = [
     ("accumulate_from", "takes pairs of an epoch and a number: a program with such a schedule has its own"),
     ("auto_device", "is `device = \"auto\"`"),
     ("build", "builds the trainer"),
     ("cancel_token", "takes a value of the program"),
     ("check_observers", "is set for one run by `TRAINER_CHECK=observers`"),
     ("discover", "selects hooks by the code that the program links"),
+    ("heap", "is for a program that calls `mallopt`"),
     ("hook", "takes a value of the program"),
     ("hyperparameter", "records a value of the program: settings are recorded by themselves"),
     ("layer", "takes a value of the program"),
