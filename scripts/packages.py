@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packs the packages that are published, as `cargo publish` would, and checks what is in them. Uploads nothing.
 
-    python3 scripts/packages.py             # what holds at any time
+    python3 scripts/packages.py             # what holds at any time; no package of the workspace hides tests
     python3 scripts/packages.py --release   # what a release needs besides: see RELEASING.md
 
 Prints the packages in the order in which they must be published.
@@ -66,6 +66,18 @@ def content_mistakes(files):
             yield f"{needed} is not in the package: add it to `include`"
 
 
+def hidden_tests(package):
+    """Yields targets that are not built as tests, although they have some."""
+    for target in package["targets"]:
+        if {"lib", "bin", "proc-macro"} & set(target["kind"]):
+            folder = pathlib.Path(target["src_path"]).parent
+            code = "\n".join(path.read_text() for path in folder.rglob("*.rs"))
+            if not target["test"] and "#[test]" in code:
+                yield f"{target['name']} has tests that are never run: remove `test = false`"
+            if "lib" in target["kind"] and not target["doctest"] and re.search(r"^ *//[/!] ```", code, re.MULTILINE):
+                yield f"{target['name']} has examples that are never run: remove `doctest = false`"
+
+
 def release_mistakes(packages, version):
     """Yields what a release needs besides."""
     for package in packages:
@@ -102,6 +114,7 @@ def main():
         if size > PACKAGE_LIMIT:
             found.append(f"{size >> 10} KiB: a package may have at most {PACKAGE_LIMIT >> 10} KiB")
         mistakes += [f"{package['name']}: {mistake}" for mistake in found]
+    mistakes += [f"{package['name']}: {mistake}" for package in metadata["packages"] for mistake in hidden_tests(package)]
     if arguments.release:
         mistakes += release_mistakes(packages, version)
     for mistake in mistakes:
