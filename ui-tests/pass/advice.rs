@@ -147,6 +147,7 @@ fn hooks() {
 
 fn schedules() {
     let _ = Cosine::to(0.0).over(1000);
+    let _ = Cosine::to(0.0).times(Constant::new(0.5));
     let _ = Cosine::to(0.0).over(0.1);
     let _ = Linear::to(0.0).over(1000);
     let _ = Constant::new(0.5).over(1000);
@@ -210,6 +211,7 @@ impl trainer::data::Dataset for Items {
 
 fn metrics() -> impl Metric {
     let _ = Accuracy::multiclass(10).top_k(5).threshold(0.5).ignore_index(-100).per_class(true);
+    let _ = Accuracy::multiclass(2).class_names(["cat", "dog"]);
     let _ = Accuracy::multilabel(10).average(Average::Micro).only([Phase::Valid]);
     let _ = HookOptions::named("a").only([]);
     let _ = trainer::Tape::steps(0).batches(3..7);
@@ -236,6 +238,8 @@ fn modules(layer: nn::Linear) {
     let _ = SaturatedUnits::new("relu", 0.0, 1.0).margin(0.01);
     let _ = HyperparameterMonitor::new().names(["lr"]);
     let _ = HookOptions::from("name").of("").every(0);
+    let _ = trainer::optim::Group::new().frozen(true);
+    let _ = Tensor::new().set_requires_grad(false);
 }
 
 fn tests() {
@@ -271,6 +275,9 @@ impl Task for Model {
 
 fn of_tasks() {
     let _ = <Model as Task>::metric_inputs;
+    let _ = [Task::pred as fn(&mut Model, &Pair, Mode) -> Result<Tensor>];
+    let is_trained = |mode| mode == Mode::Train;
+    let _ = is_trained(Mode::Eval);
     let _ = [Task::vars_mut as fn(&mut Model) -> Option<&mut nn::VarStore>];
     let _ = [Task::weight as fn(&Model, &Pair) -> f64];
     let _ = [Task::metric_inputs as fn(&Model) -> Option<trainer::MetricInputs<Model>>];

@@ -318,7 +318,7 @@ pub(super) const ALL: &[Healthy] = &[
         fit(builder(task(|root| {
             let (one, two) = (linear(root, "one", 4, 2), linear(root, "two", 4, 2));
             move |xs: &Tensor, trains| {
-                let is_dropped = trains && BATCH.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+                let is_dropped = trains && BATCH.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
                 if is_dropped { xs.apply(&one) } else { xs.apply(&one) + xs.apply(&two) }
             }
         })))
@@ -480,7 +480,7 @@ pub(super) const ALL: &[Healthy] = &[
         with(|builder| {
             builder.on::<AfterStep>(HookOptions::named("stop"), |cx| {
                 if cx.phase() == Phase::Train {
-                    cx.stop("enough")
+                    cx.stop("enough");
                 }
             })
         })

@@ -49,7 +49,7 @@ rules! {
         "{} computed as in training, but in the {} pass: pass `mode == Mode::Train`, as `Task::pred` gets it, instead of `true`";
     NO_OPTIMIZER: "no optimizer", "after the first epoch",
         "the loss depends on {}, but no optimizer has them, so they do not change: add one, `.optimizer_of(…)`, or freeze them with \
-         `Tensor::set_requires_grad(false)`";
+         `.set_requires_grad(false)`";
     FOREIGN: "a tensor of no store", "after the first epoch",
         "the loss depends on {} outside of the `VarStore` of the task, which nothing trains or saves: build the \
          layer on the store that `Task::vars` returns, or detach its output";
