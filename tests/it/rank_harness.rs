@@ -108,7 +108,16 @@ fn the_error_names_each_rank_that_failed_and_why() {
     assert_eq!(errors[1], "rank 1: panicked: the disk is on fire");
     assert_eq!(errors[2], "rank 2: it ended without a result (signal: 9 (SIGKILL))");
     assert_eq!(errors[3], "rank 3: no more rows");
-    let error = Ranks::new(2).run(|| if world().rank() == 1 { panic!("a second fire") } else { Ok(()) });
+    let error = Ranks::new(2).run(|| {
+        let connected = left.join("connected");
+        if world().rank() == 0 {
+            return Ok(fs::write(connected, "")?);
+        }
+        while !connected.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("a second fire")
+    });
     assert_eq!(error.unwrap_err().to_string(), "1 of 2 ranks failed:\n- rank 1: panicked: a second fire");
 }
 
