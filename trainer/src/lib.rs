@@ -237,8 +237,8 @@ pub use values::every::Every;
 pub use values::hyperparameter::Hyperparameter;
 
 #[doc(inline)]
-pub use run::dispatch::added::{AsHook, IntoHook};
-pub use run::dispatch::registration::Hooks;
+pub use run::dispatch::added::IntoHook;
+pub use run::dispatch::registration::{AsHook, Hooks};
 /// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
 /// The [`language`] page lists every form, key and point.

@@ -12,7 +12,7 @@ pub use rules::Rule;
 /// Names mistakes that a program can contain without failing: parameters that do not learn, a
 /// learning rate of 0, dropout in an evaluation. Each is one warning, which is also in
 /// [`Summary::warnings`](crate::Summary::warnings). It is on by default, but not with
-/// [`Discover::None`](crate::Discover::None).
+/// [`Discover::None`].
 ///
 /// The guide lists the [rules](crate::guide::errors#the-check-up), and what to do about each. To turn
 /// them all off, write

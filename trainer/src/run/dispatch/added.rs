@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 
 use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
-use super::registration::{Discovered, Extras, HookImpl, Hooks, changes, hooks_of};
+use super::registration::{AsHook, Discovered, Extras, HookImpl, Hooks, changes, hooks_of};
 use crate::hook::definition::{Origin, PointShim, crate_of};
 use crate::hook::discovery::{Automatic, Linked};
 use crate::hook::selection::HookSelection;
@@ -34,10 +34,6 @@ pub trait IntoHook<Kind> {
     /// Converts the value to one with hooks.
     fn into_hook(self) -> Self::Hook;
 }
-
-/// Marks a value that implements [`Hooks`] itself.
-#[derive(Debug)]
-pub enum AsHook {}
 
 impl<H: Hooks> IntoHook<AsHook> for H {
     type Hook = H;

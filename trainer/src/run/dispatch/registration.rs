@@ -5,7 +5,6 @@ use std::any::{TypeId, type_name};
 use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use super::added::AsHook;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::Result;
 use crate::hook::constraint::OrderConstraint;
@@ -282,6 +281,10 @@ pub trait NamesHooks<Kind>: 'static {
     /// Whether the type is a set.
     const IS_SET: bool;
 }
+
+/// Marks a value that implements [`Hooks`] itself.
+#[derive(Debug)]
+pub enum AsHook {}
 
 #[diagnostic::do_not_recommend]
 impl<H: Hooks> NamesHooks<AsHook> for H {

@@ -6,7 +6,7 @@
 //! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
-//! [`Spans`] is a [`Layer`]: while measuring is off, profiling adds no overhead.
+//! `Spans` is a [`Layer`]: while measuring is off, profiling adds no overhead.
 
 mod format;
 mod report;
