@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trainer::hooks::{
-    Checkpoint, HyperparameterMonitor, KernelProfiler, ModelSummary, ParameterMonitor, Progress, RankMonitor,
-    SystemMonitor, ThroughputMonitor,
+    Checkpoint, Checkup, HyperparameterMonitor, KernelProfiler, ModelSummary, ParameterMonitor, Progress,
+    RankMonitor, SystemMonitor, ThroughputMonitor,
 };
 use trainer::loggers::{Console, Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
 use trainer::prelude::*;
@@ -43,7 +43,8 @@ const FILES: [(&str, &str); 15] = [
 ];
 
 /// The observers without files, which the runs have too.
-const WITHOUT_FILES: [&str; 7] = [
+const WITHOUT_FILES: [&str; 8] = [
+    "Checkup",
     "Console",
     "HyperparameterMonitor",
     "ModelSummary",
@@ -119,6 +120,7 @@ fn builder(
         .hook(TensorBoard::new())
         .hook(Report::new())
         .hook(MlFlow::new(server).wait_at_end(Duration::from_millis(5)))
+        .hook(Checkup::default())
         .hook(Console::new())
         .hook(Progress::new())
         .hook(ModelSummary::new().quiet(true))
