@@ -80,6 +80,7 @@ fn main() -> Result<()> {
     match &*case {
         "step-sgd" => steps(builder().optimizer(Sgd::new(1e-3)), count),
         "step-adamw" => steps(adamw(), count),
+        "step-checkup" => steps(adamw().hook(trainer::hooks::Checkup::default()), count),
         "step-logging" => steps(adamw().on::<AfterStep>("log", |cx| cx.log("one", 1.0)), count),
         "step-tape" => {
             let path = std::env::temp_dir().join(format!("trainer-instructions-{}.tape", std::process::id()));
