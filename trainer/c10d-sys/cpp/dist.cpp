@@ -439,8 +439,9 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
 // Sends gradients in bf16 if `is_bfloat`, else in half precision.
 char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bool is_bfloat) {
   return guarded([&] {
+    const auto& group = world->group(kData);  // fails after the world was left, when there is no reducer
     (*it)->reducer->register_comm_hook(
-        std::make_unique<Compression>(world->group(kData), is_bfloat ? at::kBFloat16 : at::kHalf));
+        std::make_unique<Compression>(group, is_bfloat ? at::kBFloat16 : at::kHalf));
   });
 }
 
