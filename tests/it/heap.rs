@@ -91,9 +91,9 @@ fn trains() {
     fs::write(folder.join("found"), format!("{} {} {returned}", system.faults, kept.faults)).unwrap();
 }
 
-/// Trains in a child process with these variables. Returns the minor faults with [`Heap::System`] and
-/// with [`Heap::Keep`], the memory that the entry point then returned, in MB, and what `run.json`
-/// says.
+/// Trains in a child process with these variables. Returns the minor faults with [`Heap::System`]
+/// and with [`Heap::Keep`], the memory that the entry point then returned, in MB, and what
+/// `run.json` says.
 fn found(name: &str, variables: &[(&str, &str)]) -> ([u64; 3], String) {
     let folder = scratch(name);
     let mut child = child_process("heap::trains");

@@ -606,8 +606,8 @@ mod hooks {
     }
 }
 
-/// A lifecycle beside an import of the trainer's own `at`, and `tch`'s trait `Module` beside hooks at
-/// modules.
+/// A lifecycle beside an import of the trainer's own `at`, and `tch`'s trait `Module` beside hooks
+/// at modules.
 pub mod imported {
     use trainer::prelude::*;
     use trainer::{at, tch::nn::Module};

@@ -99,8 +99,8 @@ fn gan() -> TrainerBuilder<Gan> {
     builder.optimizer_of("generator", Sgd::new(0.1)).optimizer_of("critic", AdamW::new(0.1))
 }
 
-/// A policy that is updated several times for each batch of seeds, from which an environment that is
-/// written in Rust computes states.
+/// A policy that is updated several times for each batch of seeds, from which an environment that
+/// is written in Rust computes states.
 struct Policy {
     vars: nn::VarStore,
     policy: nn::Linear,

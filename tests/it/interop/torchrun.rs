@@ -28,7 +28,8 @@ pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
     // Python must load its own libtorch, and the program the libtorch of these tests.
     let libraries = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let start = "export LD_LIBRARY_PATH=\"$LIBRARIES\"; exec \"$@\"";
-    // A backtrace of this binary takes seconds, in which a rank that panics says nothing to the others.
+    // A backtrace of this binary takes seconds, in which a rank that panics says nothing to the
+    // others.
     command.env_remove("LD_LIBRARY_PATH").env("LIBRARIES", libraries).env("RUST_BACKTRACE", "0");
     command.args(["--no-python", "sh", "-c", start, "sh"]).arg(program);
     command

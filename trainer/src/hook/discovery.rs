@@ -29,8 +29,8 @@ pub enum Discover {
     /// No linked hooks, only those added to the builder: not even the trainer's own
     /// [`Checkup`](crate::hooks::Checkup). Useful in tests.
     None,
-    /// The hooks of these crates, and the trainer's own; `name@version` selects one of several linked
-    /// versions.
+    /// The hooks of these crates, and the trainer's own; `name@version` selects one of several
+    /// linked versions.
     Crates(Vec<String>),
 }
 

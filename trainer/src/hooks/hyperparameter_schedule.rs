@@ -273,8 +273,8 @@ impl HyperparameterSchedule {
         (1..=8).any(|nth| at((planned / 2 + nth * planned / 16).min(planned.saturating_sub(1))) != middle)
     }
 
-    /// If the rate of all groups stays below a ten-thousandth of its highest value for more than the
-    /// last step, returns when this begins and when the run ends.
+    /// If the rate of all groups stays below a ten-thousandth of its highest value for more than
+    /// the last step, returns when this begins and when the run ends.
     pub(super) fn ends_early<P>(&self, cx: &Cx<P>) -> Option<[String; 2]> {
         const POINTS: u64 = 1000;
         if !self.sets_lr() || !self.groups.is_empty() {

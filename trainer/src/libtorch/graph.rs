@@ -76,8 +76,8 @@ impl Flow {
         Ok(Flow { handle, thread: thread::current().id() })
     }
 
-    /// For each tensor of `on`, returns whether the values of `of` were computed from its values or,
-    /// if `is_trained` is set, were computed from them by operators that record gradients. Also
+    /// For each tensor of `on`, returns whether the values of `of` were computed from its values
+    /// or, if `is_trained` is set, were computed from them by operators that record gradients. Also
     /// returns whether everything that they were computed from is known: not if it includes a
     /// tensor that was created meanwhile, or if values were copied to the host before.
     pub(crate) fn sources(&self, of: &Tensor, is_trained: bool, on: &[Tensor]) -> Result<(Vec<bool>, bool)> {
@@ -131,8 +131,8 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
-        // Another thread cannot stop the recording, which then continues until the thread that started
-        // it ends.
+        // Another thread cannot stop the recording, which then continues until the thread that
+        // started it ends.
         if self.thread == thread::current().id() {
             // SAFETY: the handle belongs to this thread, and is removed only once.
             let _ = outcome(unsafe { trainer_flow_stop(self.handle) });

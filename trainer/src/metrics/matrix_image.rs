@@ -62,8 +62,8 @@ const FULL: Color = [8, 48, 107];
 /// Draws a matrix of counts as an image of shape `[3, height, width]` and dtype `Uint8`, with a row
 /// for each target and a column for each prediction. The greater a cell's share of its row, the
 /// darker the cell. With at most [`MAX_NUMBERED`] classes, the axes have titles, the first row and
-/// column show the classes, and each non-zero cell shows its count, or its share in percent if any count has more
-/// than [`MAX_DIGITS`] digits.
+/// column show the classes, and each non-zero cell shows its count, or its share in percent if any
+/// count has more than [`MAX_DIGITS`] digits.
 pub(super) fn draw(matrix: &Matrix) -> Tensor {
     let classes = matrix.len();
     let shares: Matrix = (matrix.iter().zip(row_sums(matrix)))

@@ -234,8 +234,8 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
-/// A function that extracts the inputs of metrics, a prediction and a target, from the task, a batch
-/// and the output of [`Task::pred`]; see [`Task::metric_inputs`].
+/// A function that extracts the inputs of metrics, a prediction and a target, from the task, a
+/// batch and the output of [`Task::pred`]; see [`Task::metric_inputs`].
 pub type MetricInputs<T> = fn(&T, &<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.

@@ -20,8 +20,8 @@ pub(super) struct Group {
     /// The first word; empty for metrics whose names are a single word.
     pub(super) name: String,
     pub(super) plots: Vec<Plot>,
-    /// The metrics whose values never change, such as most hyperparameters; empty if the names are a
-    /// single word.
+    /// The metrics whose values never change, such as most hyperparameters; empty if the names are
+    /// a single word.
     pub(super) constant: Vec<Plot>,
 }
 

@@ -14,8 +14,8 @@ pub use rules::Rule;
 /// [`Summary::warnings`](crate::Summary::warnings). It is on by default, but not with
 /// [`Discover::None`].
 ///
-/// The guide lists the [rules](crate::guide::errors#the-check-up), and what to do about each. To turn
-/// them all off, write
+/// The guide lists the [rules](crate::guide::errors#the-check-up), and what to do about each. To
+/// turn them all off, write
 ///
 /// ```
 /// use trainer::prelude::*;

@@ -106,8 +106,8 @@ const LEFT_OUT: [usize; 4] = [2, 5, 1, 3];
 
 impl SummaryTable {
     /// Returns the table for a terminal that has this number of columns: without the inputs, the
-    /// operations, the types of the layers and the outputs, in this order, as far as it would be too
-    /// wide with them.
+    /// operations, the types of the layers and the outputs, in this order, as far as it would be
+    /// too wide with them.
     ///
     /// Consecutive modules that are equal except for their number are one line: `0 … 11` stands for
     /// the blocks `encoder.0` to `encoder.11`, and the lines below it for the modules in each of

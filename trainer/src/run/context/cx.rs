@@ -199,8 +199,8 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Calls `visit` with each tensor of the current batch, as [`Batch::tensors`] does. Visits nothing
-    /// while one of the task's own hooks at a module is running.
+    /// Calls `visit` with each tensor of the current batch, as [`Batch::tensors`] does. Visits
+    /// nothing while one of the task's own hooks at a module is running.
     ///
     #[doc = available!(HasBatch)]
     ///
