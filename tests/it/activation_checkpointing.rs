@@ -81,7 +81,7 @@ struct Scaled;
 #[hook]
 impl Scaled {
     #[hook(of = "blocks.1.fc1")]
-    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn around(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         let input = cx.input() * 1.25;
         cx.set_input(input);
         next.run(cx)
@@ -121,7 +121,7 @@ fn changes_no_bit() {
         ("accumulation and clipping", |builder| builder.accumulate(3).clip_grad_norm(0.1)),
         ("bf16", |builder| builder.hook(Amp::bf16())),
         ("hooks at modules inside", |builder| {
-            builder.hook(ActivationStats::new("blocks.*")).on::<AfterModule>(
+            builder.hook(ActivationStats::new("blocks.*")).on::<AfterModuleForward>(
                 HookOptions::named("scales").of("blocks.0.fc1").only([Phase::Train]),
                 |cx| {
                     let scaled = cx.output() * 0.9;
@@ -154,10 +154,10 @@ struct Calls(Vec<String>);
 
 #[hook(only = train)]
 impl Calls {
-    fn before_module(&mut self, cx: &Cx<BeforeModule>) {
+    fn before_module_forward(&mut self, cx: &Cx<BeforeModuleForward>) {
         self.0.push(format!("before {}", cx.module()));
     }
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         self.0.push(format!("after {}", cx.module()));
     }
     fn after_module_backward(&mut self, cx: &Cx<AfterModuleBackward>) {
@@ -258,7 +258,7 @@ fn a_module_that_cannot_be_computed_again_is_an_error() {
                     the module did not create, so it would be changed twice; exclude this module from activation checkpointing";
     assert!(error.contains(expected), "{error}");
 
-    let doubles = builder().hook(ActivationCheckpointing::new("blocks.*")).on::<AfterModule>(
+    let doubles = builder().hook(ActivationCheckpointing::new("blocks.*")).on::<AfterModuleForward>(
         HookOptions::named("doubles").of("blocks.0.fc1").only([Phase::Train]),
         |cx| {
             let _no_grad = tch::no_grad_guard();
@@ -408,10 +408,10 @@ fn changes_that_version_counters_do_not_show_are_errors() {
         let train = |name| HookOptions::named(name).only([Phase::Train]);
         let builder = builder()
             .hook(ActivationCheckpointing::new("blocks.0"))
-            .on::<BeforeModule>(train("notes").of("blocks.0"), move |cx| {
+            .on::<BeforeModuleForward>(train("notes").of("blocks.0"), move |cx| {
                 *of_block.lock().unwrap() = Some(cx.input().shallow_clone());
             })
-            .on::<AfterModule>(train("changes").of("blocks.0.fc1"), move |cx| {
+            .on::<AfterModuleForward>(train("changes").of("blocks.0.fc1"), move |cx| {
                 change(input.lock().unwrap().as_ref().unwrap(), cx.output());
             });
         match computed(builder) {

@@ -29,7 +29,7 @@ fn a_step_after_the_first_epoch_allocates_nothing() {
         .on_signal(OnSignal::Ignore) // installing signal handlers allocates
         .hook(Counter(0))
         .hook(HyperparameterSchedule::lr(Cosine::to(0.1).over(900).warm_up(100)))
-        .on::<AfterModule>("module", |cx| assert_eq!(cx.module(), "fc1"))
+        .on::<AfterModuleForward>("module", |cx| assert_eq!(cx.module(), "fc1"))
         .on::<AfterStep>("logs", |cx| cx.log("seen", cx.counters().samples_seen))
         .build()
         .unwrap();

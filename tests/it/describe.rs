@@ -63,7 +63,7 @@ impl Labeled {
     fn after_epoch(&mut self, _: &mut Cx<AfterEpoch>) {}
 
     #[hook(of = self.modules)]
-    fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+    fn after_module_forward(&mut self, _: &mut Cx<AfterModuleForward>) {}
 }
 
 impl trainer::checkpoint::State for Labeled {

@@ -28,7 +28,7 @@ impl Watcher {
 
     /// Looks at the activations.
     #[hook(of = "fc1")]
-    fn layer(&mut self, _: &mut Cx<AfterModule>) {}
+    fn layer(&mut self, _: &mut Cx<AfterModuleForward>) {}
 }
 
 mod twin {

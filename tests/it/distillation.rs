@@ -339,7 +339,7 @@ fn recorded_outputs_include_changes_made_by_hooks() {
         let builder = Trainer::builder(student()).discover(Discover::None).hook(Reads::default());
         let options = HookOptions::named("double").of("distillation_student.fc1");
         let builder = if doubles {
-            builder.on::<AfterModule>(options, |cx| {
+            builder.on::<AfterModuleForward>(options, |cx| {
                 let output = cx.output() * 2.0;
                 cx.set_output(output)
             })

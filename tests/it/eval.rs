@@ -193,7 +193,7 @@ struct AtModule(Box<dyn Fn(Phase) + Send>);
 #[hook]
 impl AtModule {
     #[hook(of = "fc1")]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         (self.0)(cx.phase());
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
 use trainer::prelude::*;
-use trainer::{CancelToken, Module, OnSignal, TrainerBuilder};
+use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model;
 use crate::support::{device, scratch};
@@ -140,7 +140,7 @@ moments! {
         BeforeStep before_step stops, AfterStep after_step stops,
         BeforeTransfer before_transfer stops, AfterTransfer after_transfer stops,
         BeforePred before_pred stops, AfterPred after_pred stops,
-        BeforeModule before_module stops, AfterModule after_module stops,
+        BeforeModuleForward before_module_forward stops, AfterModuleForward after_module_forward stops,
         AfterModuleBackward after_module_backward stops,
         BeforeLoss before_loss stops, AfterLoss after_loss stops,
         BeforeBackward before_backward stops, AfterBackward after_backward stops,
@@ -155,7 +155,7 @@ moments! {
     operations {
         Fit fit AroundFit stops, SanityCheck sanity_check AroundSanityCheck stops, Epoch epoch AroundEpoch stops,
         TrainEpoch train_epoch AroundTrainEpoch stops, Step step AroundStep stops,
-        Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, Module module AroundModule stops,
+        Transfer transfer AroundTransfer stops, Pred pred AroundPred stops, ModuleForward module_forward AroundModuleForward stops,
         Loss loss AroundLoss stops,
         Backward backward AroundBackward stops, OptStep opt_step AroundOptStep stops,
         ZeroGrad zero_grad AroundZeroGrad stops, Valid valid AroundValid stops, Test test AroundTest cannot_stop,

@@ -155,7 +155,7 @@ fn only_the_adapters_and_the_head_are_trained_and_have_state() {
     assert!(state.iter().all(|name| expected.iter().any(|own| name.ends_with(own))), "{state:?}");
 
     let text = trainer.describe_hooks().full().to_string();
-    assert!(text.contains("Lora") && text.contains("after_module"), "{text}");
+    assert!(text.contains("Lora") && text.contains("after_module_forward"), "{text}");
 }
 
 #[test]

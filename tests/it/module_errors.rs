@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use trainer::Module;
 use trainer::modules::{Name, Named, Patterns};
 use trainer::prelude::*;
 
@@ -26,7 +25,7 @@ struct AroundEnc(Does);
 #[hook]
 impl AroundEnc {
     #[hook(of = "enc")]
-    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn around(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         let ones = Tensor::ones([cx.input().size()[0], 8], (Kind::Float, device()));
         match self.0 {
             Does::Skips => Ok(next.skip()),
@@ -58,12 +57,11 @@ fn hooks_around_a_module_can_replace_but_not_skip_it() {
 
     let failed = |does| run(does).0.unwrap_err();
     let start = "hook `it::module_errors::AroundEnc::around` (tests/it/module_errors.rs:_) failed at module of `enc` (predict), epoch 0, batch 0: ";
-    let text = "the hook skipped `module`, which must produce an output: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with \
+    let text = "the hook skipped `module_forward`, which must produce an output: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with \
                 `cx.set_output(…)` in it";
     assert_eq!(failed(Does::Skips), format!("{start}{text}"));
     assert_eq!(failed(Does::SkipsAndSets), format!("{start}{text}"));
-    let text =
-        "the hook replaced `module` without setting an output: call `cx.set_output(…)` in the replacement";
+    let text = "the hook replaced `module_forward` without setting an output: call `cx.set_output(…)` in the replacement";
     assert_eq!(failed(Does::ReplacesWithoutOutput), format!("{start}{text}"));
 }
 
@@ -76,7 +74,7 @@ struct Fails {
 #[hook]
 impl Fails {
     #[hook(of = "enc.relu")]
-    fn after_module(&mut self, _: &mut Cx<AfterModule>) -> Result<()> {
+    fn after_module_forward(&mut self, _: &mut Cx<AfterModuleForward>) -> Result<()> {
         self.calls += 1;
         match (self.calls, self.panics) {
             (1, true) => panic!("on purpose"),
@@ -94,7 +92,7 @@ fn an_error_at_a_module_ends_the_run_after_the_forward_pass_and_names_the_module
     let error = trainer.fit(&mut rows(4), None).unwrap_err();
     assert_eq!(
         message(&error),
-        "hook `it::module_errors::Fails::after_module` (tests/it/module_errors.rs:_) failed at after_module of `enc.relu`, epoch 0, batch 0: \
+        "hook `it::module_errors::Fails::after_module_forward` (tests/it/module_errors.rs:_) failed at after_module_forward of `enc.relu`, epoch 0, batch 0: \
          on purpose"
     );
     assert_eq!(error.location().unwrap().module.as_deref(), Some("enc.relu"));
@@ -109,7 +107,7 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
     #[hook]
     impl Handles {
         #[hook(of = "enc")]
-        fn handle(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+        fn handle(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
             next.run_or(cx, |cx, error| {
                 self.0.lock().unwrap().push(message(&error));
                 if self.1 {
@@ -139,7 +137,7 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
         ["after enc [4, 8] predict", "before head [4, 8]", "after head [4, 3] predict"]
     );
     let (error, ..) = run(false);
-    let text = "the hook handled the error of `module` without setting an output: return the error, or call `cx.set_output(…)`";
+    let text = "the hook handled the error of `module_forward` without setting an output: return the error, or call `cx.set_output(…)`";
     assert!(error.as_ref().unwrap_err().contains(text), "{error:?}");
 }
 
@@ -169,7 +167,7 @@ fn a_panic_inside_a_module_reports_the_module_and_the_batch() {
     let note = Arc::clone(&errors);
     let mut trainer = Trainer::builder(task)
         .discover(Discover::None)
-        .on::<AfterModule>("never", |_| {})
+        .on::<AfterModuleForward>("never", |_| {})
         .on::<AfterError>("note", move |cx| note.lock().unwrap().push(cx.error().to_string()))
         .build()
         .unwrap();
@@ -190,7 +188,7 @@ fn outputs_of_another_shape_dtype_or_device_are_refused_unless_forced() {
     #[hook]
     impl Replaces {
         #[hook(of = "enc.fc1")]
-        fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+        fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
             let output = (self.0)(cx.output());
             if self.1 {
                 cx.force_output(output);
@@ -206,7 +204,7 @@ fn outputs_of_another_shape_dtype_or_device_are_refused_unless_forced() {
     let error = run(|output| output.narrow(0, 0, 2), false).unwrap_err();
     assert!(
         error.ends_with(
-            "failed at after_module of `enc.fc1` (predict), epoch 0, batch 0: the output of `enc.fc1` is [4, 8], Float on Cpu, and \
+            "failed at after_module_forward of `enc.fc1` (predict), epoch 0, batch 0: the output of `enc.fc1` is [4, 8], Float on Cpu, and \
              cannot be replaced by one that is [2, 8], Float on Cpu: call `cx.force_output(…)` if the rest of the network can handle \
              it"
         ),
@@ -228,18 +226,18 @@ fn patterns_that_match_no_module_are_refused_at_build() {
     #[hook]
     impl Typo {
         #[hook(of = "enc.rleu")]
-        fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+        fn after_module_forward(&mut self, _: &mut Cx<AfterModuleForward>) {}
     }
     let error = message(&builder().hook(Typo).build().unwrap_err());
     assert!(
         error.contains(
-            "`it::module_errors::Typo::after_module` (tests/it/module_errors.rs:_) has `of = \"enc.rleu\"`, but no module has such a name; \
+            "`it::module_errors::Typo::after_module_forward` (tests/it/module_errors.rs:_) has `of = \"enc.rleu\"`, but no module has such a name; \
              did you mean `enc.relu`? Otherwise name the module with `.named(…)`, or write `of = optional(\"enc.rleu\")`"
         ),
         "{error}"
     );
     let options = HookOptions::named("typo").of(["head", "zzz*"]);
-    let error = message(&builder().on::<AfterModule>(options, |_| {}).build().unwrap_err());
+    let error = message(&builder().on::<AfterModuleForward>(options, |_| {}).build().unwrap_err());
     assert!(
         error.contains(
             "`typo` (tests/it/module_errors.rs:_) has `of = \"zzz*\"`, but no module has such a name: name"
@@ -253,9 +251,9 @@ fn patterns_that_match_no_module_are_refused_at_build() {
         "{error}"
     );
     let options = HookOptions::named("empty").of("");
-    let error = message(&builder().on::<AfterModule>(options, |_| {}).build().unwrap_err());
+    let error = message(&builder().on::<AfterModuleForward>(options, |_| {}).build().unwrap_err());
     assert!(
-        error.contains("`.of(\"\")` of the closure `empty` at `after_module`: expected the name"),
+        error.contains("`.of(\"\")` of the closure `empty` at `after_module_forward`: expected the name"),
         "{error}"
     );
 }
@@ -286,7 +284,7 @@ fn patterns_are_checked_after_setup_if_a_hook_may_add_layers_there() {
         let mut trainer = Trainer::builder(Growing(nn::VarStore::new(device()), None))
             .discover(Discover::None)
             .on::<Setup>("grow", grow)
-            .on::<AfterModule>(HookOptions::named("look").of(pattern), |_| {})
+            .on::<AfterModuleForward>(HookOptions::named("look").of(pattern), |_| {})
             .build()
             .unwrap();
         trainer.predict(&mut rows(4)).map(drop).map_err(|error| message(&error))
@@ -312,8 +310,11 @@ fn trains_without_calling_a_module() {
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
         .epochs(2)
-        .on::<AfterModule>(HookOptions::named("look").of(["unused.*", "used"]), |_| {})
-        .on::<AfterModule>(HookOptions::named("quiet").of(Patterns::all().optional("unused.*")), |_| {})
+        .on::<AfterModuleForward>(HookOptions::named("look").of(["unused.*", "used"]), |_| {})
+        .on::<AfterModuleForward>(
+            HookOptions::named("quiet").of(Patterns::all().optional("unused.*")),
+            |_| {},
+        )
         .build()
         .unwrap();
     trainer.fit(&mut rows(4), Some(&mut rows(4))).unwrap();
@@ -361,7 +362,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
     }
     #[hook]
     impl Hooked {
-        fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+        fn after_module_forward(&mut self, _: &mut Cx<AfterModuleForward>) {}
         fn after_module_backward(&mut self, _: &mut Cx<AfterModuleBackward>) {}
     }
     let _named = crate::model::named_task();
@@ -369,8 +370,8 @@ fn hooks_of_the_task_at_a_module_are_refused() {
     let error = message(&Trainer::builder(task).discover(Discover::None).build().unwrap_err());
     assert_eq!(
         error,
-        "the trainer cannot be built: `it::module_errors::Hooked::after_module` \
-         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task is computing and is therefore borrowed: move the hook to a \
+        "the trainer cannot be built: `it::module_errors::Hooked::after_module_forward` \
+         (tests/it/module_errors.rs:_) is a hook of the task at `after_module_forward`, which runs while the task is computing and is therefore borrowed: move the hook to a \
          separate type, or to a free function"
     );
 }

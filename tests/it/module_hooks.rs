@@ -62,8 +62,8 @@ fn outputs(builder: TrainerBuilder<Net>, module: &str) -> (TrainerBuilder<Net>, 
     let kept: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let note = Arc::clone(&kept);
     let options = HookOptions::named("keep").of(module).only(Phase::Train).ord(100);
-    let builder =
-        builder.on::<AfterModule>(options, move |cx| note.lock().unwrap().push(cx.output().detach().copy()));
+    let builder = builder
+        .on::<AfterModuleForward>(options, move |cx| note.lock().unwrap().push(cx.output().detach().copy()));
     (builder, kept)
 }
 
@@ -126,7 +126,10 @@ fn saturated_units_are_close_to_a_bound_for_every_sample() {
 #[test]
 fn units_that_cannot_be_counted_are_an_error() {
     let error = builder_error(DeadUnits::new("net.relu").unit_dim(2));
-    assert!(error.contains("`DeadUnits` failed at after_module of `net.relu`, epoch 0, batch 0"), "{error}");
+    assert!(
+        error.contains("`DeadUnits` failed at after_module_forward of `net.relu`, epoch 0, batch 0"),
+        "{error}"
+    );
     assert!(error.contains("has the shape [4, 8], which has no dimension 2"), "{error}");
 
     // Modules of different sizes under one name.

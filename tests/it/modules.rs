@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
+use trainer::TrainerBuilder;
 use trainer::data::from_fn;
 use trainer::modules::{self, Name, Named, Patterns};
 use trainer::prelude::*;
-use trainer::{Module, TrainerBuilder};
 
 use crate::model::{message, rows};
 use crate::support::{device, flat_parameters};
@@ -57,10 +57,10 @@ pub(crate) struct Watch(pub(crate) Seen);
 
 #[hook]
 impl Watch {
-    fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+    fn before_module_forward(&mut self, cx: &mut Cx<BeforeModuleForward>) {
         self.0.lock().unwrap().push(format!("before {} {:?}", cx.module(), cx.input().size()));
     }
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) {
         self.0.lock().unwrap().push(format!("after {} {:?} {}", cx.module(), cx.output().size(), cx.phase()));
     }
 }
@@ -109,7 +109,7 @@ fn results_are_bit_identical_with_and_without_names_and_hooks() {
     #[hook]
     impl Around {
         #[hook(of("enc.*", "head"))]
-        fn around(&self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+        fn around(&self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
             next.run(cx)
         }
     }
@@ -125,15 +125,15 @@ struct Selected {
 #[hook]
 impl Selected {
     #[hook(of = "enc.fc?")]
-    fn pattern(&mut self, cx: &mut Cx<BeforeModule>) {
+    fn pattern(&mut self, cx: &mut Cx<BeforeModuleForward>) {
         self.seen.lock().unwrap().push(format!("pattern {}", cx.module()));
     }
     #[hook(of("enc", optional("nowhere.*")))]
-    fn list(&mut self, cx: &mut Cx<BeforeModule>) {
+    fn list(&mut self, cx: &mut Cx<BeforeModuleForward>) {
         self.seen.lock().unwrap().push(format!("list {}", cx.module()));
     }
     #[hook(of = self.modules)]
-    fn value(&mut self, cx: &mut Cx<BeforeModule>) {
+    fn value(&mut self, cx: &mut Cx<BeforeModuleForward>) {
         self.seen.lock().unwrap().push(format!("value {}", cx.module()));
     }
 }
@@ -146,7 +146,7 @@ fn hooks_select_modules_by_name() {
     let options = HookOptions::named("closure").of(Patterns::from("*c2").optional("nothing"));
     let mut trainer = builder()
         .hook(Selected { seen: note, modules: "h*".into() })
-        .on::<BeforeModule>(options, move |cx| {
+        .on::<BeforeModuleForward>(options, move |cx| {
             closure.lock().unwrap().push(format!("closure {}", cx.module()));
         })
         .build()
@@ -181,7 +181,7 @@ fn the_key_every_selects_all_calls_in_a_batch_or_none() {
     let seen = Seen::default();
     let note = Arc::clone(&seen);
     let mut trainer = builder()
-        .on::<AfterModule>(HookOptions::named("third").every(3), move |cx| {
+        .on::<AfterModuleForward>(HookOptions::named("third").every(3), move |cx| {
             note.lock().unwrap().push(format!("{} {}", cx.counters().batch_idx, cx.module()));
         })
         .build()
@@ -196,12 +196,12 @@ fn hooks_replace_inputs_and_outputs() {
     #[hook]
     impl Double {
         #[hook(of = "head")]
-        fn before_module(&mut self, cx: &mut Cx<BeforeModule>) {
+        fn before_module_forward(&mut self, cx: &mut Cx<BeforeModuleForward>) {
             let doubled = cx.input() * 2.0;
             cx.set_input(doubled);
         }
         #[hook(of = "head")]
-        fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+        fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
             let next = cx.output() + 1.0;
             cx.set_output(next)
         }
@@ -313,7 +313,7 @@ fn a_method_around_nested_modules_is_an_error_with_advice() {
     #[hook]
     impl Timer {
         #[hook(of = "own.scaled")]
-        fn time(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+        fn time(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
             next.run(cx)
         }
     }
@@ -331,7 +331,7 @@ fn modules_that_a_hook_calls_are_not_observed() {
     #[hook]
     impl Calls {
         #[hook(of = "head")]
-        fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+        fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
             self.1 += 1;
             let output = cx.output().apply(&self.0);
             cx.set_output(output)
@@ -403,7 +403,7 @@ fn layers_of_a_sequence_are_named_after_their_indices() {
     let mut trainer = Trainer::builder(task)
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
-        .on::<AfterModule>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
+        .on::<AfterModuleForward>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
         .build()
         .unwrap();
     let (x, y) = rows(4).batches(0, 0).unwrap().next().unwrap().unwrap();
@@ -660,7 +660,7 @@ fn called(net: Box<dyn nn::ModuleT>) -> Vec<String> {
     let task = Supervised::new(own, Boxed(net), |out: &Tensor, _: &Tensor| out.sum(Kind::Float));
     let mut trainer = Trainer::builder(task)
         .discover(Discover::None)
-        .on::<AfterModule>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
+        .on::<AfterModuleForward>("look", move |cx| note.lock().unwrap().push(cx.module().to_owned()))
         .build()
         .unwrap();
     trainer.predict(&mut rows(4)).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::modules::Named;
 use trainer::prelude::*;
-use trainer::{Module, OnSignal, TrainerBuilder};
+use trainer::{OnSignal, TrainerBuilder};
 
 use crate::model;
 use crate::support::{device, scratch};
@@ -65,7 +65,7 @@ type Shared = Arc<Mutex<Scene>>;
 
 /// Operations whose fault occurs within a training batch.
 const OF_A_BATCH: [&str; 8] =
-    ["step", "transfer", "pred", "module", "loss", "backward", "opt_step", "zero_grad"];
+    ["step", "transfer", "pred", "module_forward", "loss", "backward", "opt_step", "zero_grad"];
 
 /// Operations composed of other operations: they fail because one of those fails.
 const COMPOSED: [&str; 9] =
@@ -121,7 +121,7 @@ macro_rules! operations {
                             }
                             // The hook sets the output that the operation requires.
                             next.run_or(cx, |cx, _| match name {
-                                "transfer" | "pred" | "module" | "loss" => replacement(cx),
+                                "transfer" | "pred" | "module_forward" | "loss" => replacement(cx),
                                 _ => Ok(()),
                             })
                         }
@@ -170,7 +170,7 @@ operations! {
         let pred = inputs.apply(&cx.task::<Linear>()?.layer);
         cx.set_pred(pred)
     };
-    AroundModule Module module |cx| {
+    AroundModuleForward ModuleForward module_forward |cx| {
         let rows = cx.input().size()[0];
         cx.set_output(Tensor::ones([rows, 3], (Kind::Float, device())).set_requires_grad(true))
     };
@@ -193,14 +193,23 @@ operations! {
 /// Returns whether a point belongs to `operation` or to an operation that runs within it.
 fn runs_within(operation: &str, point: &str) -> bool {
     let name = point.strip_prefix("before_").or(point.strip_prefix("after_")).unwrap_or(point);
-    let step = ["transfer", "pred", "module", "module_backward", "loss", "backward", "opt_step", "zero_grad"];
+    let step = [
+        "transfer",
+        "pred",
+        "module_forward",
+        "module_backward",
+        "loss",
+        "backward",
+        "opt_step",
+        "zero_grad",
+    ];
     match operation {
         _ if name == operation => true,
         "step" => step.contains(&name),
-        "pred" | "loss" => ["module", "module_backward"].contains(&name),
+        "pred" | "loss" => ["module_forward", "module_backward"].contains(&name),
         "backward" => name == "module_backward",
-        "predict_step" => ["transfer", "pred", "module"].contains(&name),
-        "predict" => ["predict_step", "transfer", "pred", "module"].contains(&name),
+        "predict_step" => ["transfer", "pred", "module_forward"].contains(&name),
+        "predict" => ["predict_step", "transfer", "pred", "module_forward"].contains(&name),
         "train_epoch" | "valid" | "test" | "sanity_check" => {
             ["step", "save_checkpoint"].contains(&name)
                 || step.contains(&name)
@@ -301,7 +310,7 @@ fn count_points(builder: TrainerBuilder<Linear>, shared: &Shared) -> TrainerBuil
     }
     count!(
         BeforeFit AfterFit BeforeSanityCheck AfterSanityCheck BeforeEpoch AfterEpoch BeforeTrainEpoch AfterTrainEpoch
-        BeforeStep AfterStep BeforeTransfer AfterTransfer BeforePred AfterPred BeforeModule AfterModule AfterModuleBackward BeforeLoss AfterLoss
+        BeforeStep AfterStep BeforeTransfer AfterTransfer BeforePred AfterPred BeforeModuleForward AfterModuleForward AfterModuleBackward BeforeLoss AfterLoss
         BeforeBackward AfterBackward BeforeOptStep AfterOptStep BeforeZeroGrad AfterZeroGrad BeforeValid AfterValid
         BeforeTest AfterTest BeforePredict AfterPredict BeforePredictStep AfterPredictStep
         BeforeSaveCheckpoint AfterSaveCheckpoint BeforeLoadCheckpoint AfterLoadCheckpoint

@@ -350,7 +350,7 @@ struct AroundOne;
 #[hook]
 impl AroundOne {
     #[hook(of = "net.1")]
-    fn around_one(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn around_one(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         next.run(cx)
     }
 }

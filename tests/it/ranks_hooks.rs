@@ -324,7 +324,7 @@ fn trained_with_drops(data_parallel: DataParallel) -> Result<(Vec<f64>, Vec<u64>
         .seed(3)
         .hook(data_parallel)
         .hook(StochasticDepth::new("fc1", 0.5).per_batch(true))
-        .on::<AfterModule>(options, move |cx| {
+        .on::<AfterModuleForward>(options, move |cx| {
             if cx.output().count_nonzero(None).int64_value(&[]) == 0 {
                 seen.lock().unwrap().push(cx.counters().batches_seen);
             }

@@ -113,7 +113,7 @@ fn every_kind_in_a_separate_process() {
         .on::<AfterPred>(train("prediction"), |cx| scale(&cx.pred::<Tensor>().unwrap().detach(), 2.0))
         .on::<AfterLoss>(train("loss"), |cx| scale(&cx.loss().detach(), 2.0))
         .on::<AfterLoss>(second("scale"), |cx| cx.scale_loss(2.0))
-        .on::<AfterModule>(train("output"), |cx| {
+        .on::<AfterModuleForward>(train("output"), |cx| {
             let output = cx.output() * 2.0;
             cx.set_output(output).unwrap();
         })
@@ -370,12 +370,12 @@ fn orders_in_a_separate_process() {
     };
     assert_eq!(warnings(read), [""; 0], "an observer");
     let modules = |builder: TrainerBuilder<_>| {
-        let double = |cx: &mut Cx<AfterModule>| {
+        let double = |cx: &mut Cx<AfterModuleForward>| {
             let _ = Tensor::rand([1], (Kind::Float, device()));
             let output = cx.output() * 2.0;
             cx.set_output(output).unwrap();
         };
-        builder.on::<AfterModule>(HookOptions::named("one").of("fc1"), double)
+        builder.on::<AfterModuleForward>(HookOptions::named("one").of("fc1"), double)
     };
     assert_eq!(warnings(modules), [""; 0], "one hook at a module");
 

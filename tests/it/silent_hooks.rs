@@ -56,7 +56,7 @@ struct Activations;
 
 #[hook]
 impl Activations {
-    fn activation(&mut self, _: &Cx<AfterModule>) {}
+    fn activation(&mut self, _: &Cx<AfterModuleForward>) {}
 }
 
 /// Runs a test of this file in a process of its own, and returns what it prints.

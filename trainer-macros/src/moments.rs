@@ -13,7 +13,7 @@ const OPERATIONS: [&str; 19] = [
     "step",
     "transfer",
     "pred",
-    "module",
+    "module_forward",
     "loss",
     "backward",
     "opt_step",

@@ -10,7 +10,6 @@ use std::fmt;
 use std::hint::black_box;
 
 use ratio::{Case, compare};
-use trainer::Module;
 use trainer::TrainerBuilder;
 use trainer::data::from_fn;
 use trainer::modules::Named;
@@ -100,7 +99,7 @@ struct After(u64);
 #[hook]
 impl After {
     #[hook(of = "hooked")]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }
@@ -111,7 +110,7 @@ struct Around;
 #[hook]
 impl Around {
     #[hook(of = "hooked")]
-    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn around(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         next.run(cx)
     }
 }
@@ -158,7 +157,7 @@ fn main() -> Result<()> {
 
     let builder = || Trainer::builder(Nothing(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
     let (mut plain, mut observed) =
-        (builder().build()?, builder().on::<AfterModule>("none", |_| {}).build()?);
+        (builder().build()?, builder().on::<AfterModuleForward>("none", |_| {}).build()?);
     let by_hand = || {
         for _ in 0..BATCHES {
             drop(black_box(Vec::<Tensor>::new()));

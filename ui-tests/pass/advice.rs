@@ -319,7 +319,7 @@ impl Clips {
         Ok(done)
     }
 
-    fn module(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn module(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         let done = Next::run(next, cx)?;
         cx.force_output(cx.input().copy());
         Ok(done)
@@ -389,10 +389,10 @@ impl Ordered {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 
     #[hook(before = optional(Clips), of = optional("encoder.*"))]
-    fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
+    fn after_module_forward(&mut self, _: &mut Cx<AfterModuleForward>) {}
 
     #[hook(before(Clips), of("encoder.*", "head"))]
-    fn before_module(&mut self, _: &mut Cx<BeforeModule>) {}
+    fn before_module_forward(&mut self, _: &mut Cx<BeforeModuleForward>) {}
 
     #[hook(after(Clips))]
     fn before_step(&mut self, _: &mut Cx<BeforeStep>) {}
@@ -444,7 +444,7 @@ pub mod payloads {
     }
 
     #[hook]
-    fn own_output(cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn own_output(cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         next.replace(cx, |cx| {
             let output = Tensor::new();
             cx.set_output(output)?;
@@ -554,10 +554,10 @@ pub mod keys {
         fn in_validation(&mut self, _: &Cx<AfterStep>) {}
 
         #[hook(only = test, of = self.modules)]
-        fn in_tests(&mut self, _: &Cx<AfterModule>) {}
+        fn in_tests(&mut self, _: &Cx<AfterModuleForward>) {}
 
         #[hook(only = predict, of = "encoder.*", trial = false)]
-        fn in_prediction(&mut self, _: &Cx<BeforeModule>) {}
+        fn in_prediction(&mut self, _: &Cx<BeforeModuleForward>) {}
     }
 }
 

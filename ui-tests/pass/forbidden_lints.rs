@@ -237,7 +237,7 @@ use trainer::checkpoint::State;
 use trainer::data::{Batch, Rows};
 use trainer::prelude::{Next, hook};
 use trainer::tch::Tensor;
-use trainer::{AfterModule, AfterStep, Backward, BeforeStep, Cx, Main, Module};
+use trainer::{AfterModuleForward, AfterStep, Backward, BeforeStep, Cx, Main, ModuleForward};
 
 #[hook]
 fn after_step(_: &mut Cx<AfterStep>) {}
@@ -259,7 +259,7 @@ fn around(cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> trainer::Result<tr
 }
 
 #[hook(of("encoder.*", optional("head")))]
-fn after_module(_: &mut Cx<AfterModule>) {}
+fn after_module_forward(_: &mut Cx<AfterModuleForward>) {}
 
 mod reexported {
     pub(crate) use ::trainer as training;
@@ -282,7 +282,11 @@ impl Made {
     }
 
     #[hook(of = self.modules)]
-    fn inside(&self, cx: &mut Cx<Module>, next: Next<'_, Module>) -> trainer::Result<trainer::Done> {
+    fn inside(
+        &self,
+        cx: &mut Cx<ModuleForward>,
+        next: Next<'_, ModuleForward>,
+    ) -> trainer::Result<trainer::Done> {
         assert!(self.steps < u64::MAX);
         next.run(cx)
     }

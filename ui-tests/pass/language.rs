@@ -96,19 +96,19 @@ pub struct Selected {
 #[hook]
 impl Selected {
     #[hook(of("encoder.*", optional("head")), every = 2)]
-    fn after_module(&mut self, _: &mut Cx<trainer::AfterModule>) {}
+    fn after_module_forward(&mut self, _: &mut Cx<trainer::AfterModuleForward>) {}
 
     #[hook(of = self.modules)]
     fn around(
         &mut self,
-        cx: &mut Cx<trainer::Module>,
-        next: Next<'_, trainer::Module>,
+        cx: &mut Cx<trainer::ModuleForward>,
+        next: Next<'_, trainer::ModuleForward>,
     ) -> trainer::Result<trainer::Done> {
         next.run(cx)
     }
 
     #[hook(of(self.name))]
-    fn own_name(&mut self, _: &mut Cx<trainer::BeforeModule>) {}
+    fn own_name(&mut self, _: &mut Cx<trainer::BeforeModuleForward>) {}
 }
 
 #[hook(of = optional("encoder.fc1"), only = train)]

@@ -621,7 +621,7 @@ pub mod imported {
 
     /// Runs a module.
     #[hook]
-    pub fn around(cx: &mut Cx<at::module>, next: Next<'_, at::module>) -> Result<Done> {
+    pub fn around(cx: &mut Cx<at::module_forward>, next: Next<'_, at::module_forward>) -> Result<Done> {
         next.run(cx)
     }
 

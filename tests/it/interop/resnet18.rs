@@ -124,7 +124,7 @@ fn activations_and_output_gradients_of_a_resnet18_match_pytorch() {
     let mut trainer = Trainer::builder(task)
         .optimizer(Sgd::new(0.0))
         .discover(Discover::None)
-        .on::<AfterModule>("outputs", move |cx| {
+        .on::<AfterModuleForward>("outputs", move |cx| {
             let mut kept = after.lock().unwrap();
             kept.0.push(cx.module().to_owned());
             kept.2.insert(format!("{}/output", cx.module()), cx.output().detach().copy());

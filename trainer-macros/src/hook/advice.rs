@@ -8,7 +8,7 @@ use proc_macro2::TokenStream;
 use super::expand;
 
 const AT_POINT: &str = "fn x(cx: &mut Cx<AfterStep>) {}";
-const AT_MODULE: &str = "fn x(cx: &mut Cx<AfterModule>) {}";
+const AT_MODULE: &str = "fn x(cx: &mut Cx<AfterModuleForward>) {}";
 const AROUND: &str = "fn x(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> { next.run(cx) }";
 const BLOCK: &str = "impl X { fn x(&mut self, cx: &mut Cx<AfterStep>) {} }";
 

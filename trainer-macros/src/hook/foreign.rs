@@ -59,10 +59,10 @@ pub(super) fn translate_marker(marker: &str) -> Option<Ours> {
 /// `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
     const MOMENTS: [(&str, &str); 23] = [
-        ("register_forward_pre_hook", "BeforeModule"),
-        ("forward_pre_hook", "BeforeModule"),
-        ("register_forward_hook", "AfterModule"),
-        ("forward_hook", "AfterModule"),
+        ("register_forward_pre_hook", "BeforeModuleForward"),
+        ("forward_pre_hook", "BeforeModuleForward"),
+        ("register_forward_hook", "AfterModuleForward"),
+        ("forward_hook", "AfterModuleForward"),
         ("register_full_backward_hook", "AfterModuleBackward"),
         ("full_backward_hook", "AfterModuleBackward"),
         ("register_backward_hook", "AfterModuleBackward"),

@@ -140,7 +140,11 @@ fn run_within_themselves<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     let computes = |moment: usize| tree::moments()[moment].computes;
     for (slot, of_value) in by_value {
         let is_task = usize::try_from(slot) == Ok(TASK);
-        let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
+        let borrows_task = [
+            at::before_module_forward::index(),
+            at::module_forward::index(),
+            at::after_module_forward::index(),
+        ];
         for own in of_value.iter().filter(|hook| is_task && borrows_task.contains(&(hook.row)())) {
             mistakes.push(format!(
                 "{} is a hook of the task at `{}`, which runs while the task is computing and is therefore borrowed: move the hook to a separate type, \

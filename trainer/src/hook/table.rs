@@ -262,9 +262,9 @@ impl<R> Table<R> {
 /// Returns the table rows of the module moments.
 pub(crate) fn module_moments() -> [usize; 4] {
     [
-        at::before_module::index(),
-        at::module::index(),
-        at::after_module::index(),
+        at::before_module_forward::index(),
+        at::module_forward::index(),
+        at::after_module_forward::index(),
         at::after_module_backward::index(),
     ]
 }

@@ -80,7 +80,7 @@ fn parse_one(text: &'static str) -> Hook<Toy> {
         "before_step" BeforeStep Shim::Point(points), "after_step" AfterStep Shim::Point(points),
         "after_pred" AfterPred Shim::Point(points), "after_epoch" AfterEpoch Shim::Point(points),
         "after_valid" AfterValid Shim::Point(points), "teardown" Teardown Shim::Point(points),
-        "after_module" AfterModule Shim::Point(points), "opt_step" OptStep Shim::Around(around),
+        "after_module_forward" AfterModuleForward Shim::Point(points), "opt_step" OptStep Shim::Around(around),
         "step" Step Shim::Around(around), "pred" Pred Shim::Around(around), "valid" Valid Shim::Around(around)
     );
     let is = |flag: &str| words.contains(&flag);
@@ -332,8 +332,8 @@ fn mistakes_that_only_the_complete_set_of_hooks_reveals_are_reported_at_once() {
         ),
         ("a at opt_step slot=0", &[]),
         (
-            "a at after_module slot=0",
-            &["is a hook of the task at `after_module`, which runs while the task is computing"],
+            "a at after_module_forward slot=0",
+            &["is a hook of the task at `after_module_forward`, which runs while the task is computing"],
         ),
         (
             &many,
@@ -364,7 +364,7 @@ fn a_description_has_what_determines_when_a_hook_runs() {
         ),
         ("a in=Loggers,X ord=4 only=valid", "Loggers 4, in = X", "valid"),
         ("a after=X,?b only=valid", "0, after = X (none here), after = optional(b)", "valid"),
-        ("a at after_module of=fc* only=valid", "0", "valid, of fc*"),
+        ("a at after_module_forward of=fc* only=valid", "0", "valid, of fc*"),
     ] {
         let table = Table::freeze(parse(hooks), 0).unwrap_or_else(|cycles| panic!("{cycles:?}"));
         let table = HookTable::of(&table, &Default::default(), std::iter::empty()).only_used();

@@ -77,7 +77,7 @@ impl ActivationCheckpointing {
 #[hook(only = train, trial)]
 impl ActivationCheckpointing {
     #[hook(of = self.modules)]
-    fn before_module(&mut self, cx: &Cx<BeforeModule>) {
+    fn before_module_forward(&mut self, cx: &Cx<BeforeModuleForward>) {
         cx.checkpoint_activations();
     }
 }

@@ -65,7 +65,7 @@ impl ActivationStats {
 impl ActivationStats {
     /// Logs the statistics of one output.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         if !cx.counters().batches_seen.is_multiple_of(self.every) {
             return;
         }

@@ -136,7 +136,7 @@ impl FeatureRecorder {
 impl FeatureRecorder {
     /// Records one output.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         if !self.records(cx.phase()) {
             return;
         }

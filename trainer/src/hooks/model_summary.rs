@@ -77,14 +77,14 @@ impl ModelSummary {
     }
 
     /// Records the beginning of a module's call.
-    fn before_module(&mut self, cx: &Cx<Main<BeforeModule>>) {
+    fn before_module_forward(&mut self, cx: &Cx<Main<BeforeModuleForward>>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.begin(cx.module(), cx.layer(), cx.input());
         }
     }
 
     /// Records the end of a module's call.
-    fn after_module(&mut self, cx: &Cx<Main<AfterModule>>) {
+    fn after_module_forward(&mut self, cx: &Cx<Main<AfterModuleForward>>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.end(cx.output());
         }

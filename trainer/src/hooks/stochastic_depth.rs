@@ -114,7 +114,7 @@ impl StochasticDepth {
 impl StochasticDepth {
     /// Skips a module that is dropped for the entire batch.
     #[hook(of = self.modules)]
-    fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+    fn leave_out(&mut self, cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
         self.drops = false;
         if !self.per_batch {
             return next.run(cx);
@@ -138,7 +138,7 @@ impl StochasticDepth {
     /// `per_batch`, returns an error if modules that share a name map the same input shape to
     /// different output shapes.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+    fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
         let output = cx.output();
         let keep = 1.0 - self.probability(cx.module());
         let scaled = if self.per_batch {

@@ -114,7 +114,7 @@ impl DeadUnits {
 
     /// Records which units are active in one output.
     #[hook(of = self.tracker.modules)]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) -> Result<()> {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) -> Result<()> {
         let threshold = self.threshold;
         self.tracker.observe(cx, |output| output.abs().gt(threshold))
     }
@@ -134,7 +134,7 @@ impl SaturatedUnits {
 
     /// Records which units are not saturated in one output.
     #[hook(of = self.tracker.modules)]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) -> Result<()> {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) -> Result<()> {
         let margin = self.margin * (self.upper - self.lower);
         let lower = self.lower + margin;
         let upper = self.upper - margin;

@@ -46,7 +46,7 @@ use crate::libtorch::identity;
 /// #[hook(variables)]
 /// impl Gain {
 ///     #[hook(of = self.module)]
-///     fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+///     fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
 ///         let gain = self.gain.as_ref().expect("it was added when the trainer was built");
 ///         let output = cx.output() * gain;
 ///         cx.set_output(output)

@@ -19,7 +19,7 @@
 //! │     │  ├─ step                   × batches
 //! │     │  │  ├─ transfer            batch → device
 //! │     │  │  ├─ pred                forward
-//! │     │  │  │  └─ module           × named modules
+//! │     │  │  │  └─ module_forward   × named modules
 //! │     │  │  ├─ loss
 //! │     │  │  ├─ backward            train only
 //! │     │  │  ├─ opt_step            train only, at the end of an accumulation window
@@ -65,12 +65,12 @@ trainer_macros::root_lifecycle! {
                     /// The forward pass.
                     operation pred computes in train | sanity | valid | test | predict {
                         /// A named [module](crate::modules) computes its output.
-                        operation module;
+                        operation module_forward;
                     }
 
                     /// The loss of the prediction.
                     operation loss computes {
-                        again module;
+                        again module_forward;
                     }
 
                     /// The backward pass: gradients of the loss.
@@ -119,7 +119,7 @@ trainer_macros::root_lifecycle! {
     /// A hook computes with the model as evaluation has it: [`Cx::eval`](crate::Cx::eval). Runs in
     /// the phase `predict`, within the moment of that hook.
     operation eval computes in predict {
-        again module;
+        again module_forward;
     }
 
     /// A checkpoint is written: between two batches or epochs, or when a fit ends.
@@ -144,33 +144,33 @@ trainer_macros::root_lifecycle! {
     point teardown in train | valid | test | predict;
 
     /// The current batch: [`Cx::batch`].
-    exists batch: HasBatch from before_step to after_step except module, from before_predict_step to after_predict_step;
+    exists batch: HasBatch from before_step to after_step except module_forward, from before_predict_step to after_predict_step;
 
     /// The task: [`Cx::task`]. It is borrowed while its modules compute.
-    exists task: HasTask from setup to teardown except module;
+    exists task: HasTask from setup to teardown except module_forward;
 
     /// The named module that is computing, or has computed, its output: [`Cx::module`].
-    exists module: HasModule from before_module to after_module, at after_module_backward;
+    exists module: HasModule from before_module_forward to after_module_forward, at after_module_backward;
 
     /// The input of a module: [`Cx::input`].
-    exists input: HasInput from before_module to after_module;
+    exists input: HasInput from before_module_forward to after_module_forward;
 
     /// The output of a module: [`Cx::output`].
-    exists output: HasOutput at after_module;
+    exists output: HasOutput at after_module_forward;
 
     /// The gradients of the output and of the input of a module: [`Cx::output_grad`],
     /// [`Cx::input_grad`].
     exists output_grad: HasOutputGrad at after_module_backward;
 
     /// The input of a module can be replaced: [`Cx::set_input`].
-    allows set_input: CanSetInput + OnAllRanks from before_module to module;
+    allows set_input: CanSetInput + OnAllRanks from before_module_forward to module_forward;
 
     /// The activations of a module can be left out of the graph, because they are not computed yet:
     /// [`Cx::checkpoint_activations`].
-    allows checkpoint_activations: CanCheckpointActivations from before_module to module;
+    allows checkpoint_activations: CanCheckpointActivations from before_module_forward to module_forward;
 
     /// A hook can set the output of a module, before or after it is computed: [`Cx::set_output`].
-    allows set_output: CanSetOutput + OnAllRanks from module to after_module;
+    allows set_output: CanSetOutput + OnAllRanks from module_forward to after_module_forward;
 
     /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;

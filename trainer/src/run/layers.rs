@@ -12,7 +12,7 @@ use crate::error::{BoxError, Error};
 use crate::hook::call::Loop;
 use crate::hook::definition::{HookResult, Shim};
 use crate::hook::table::Shims;
-use crate::lifecycle::Module;
+use crate::lifecycle::ModuleForward;
 use crate::moment::Moment;
 use crate::moments::counters::Counters;
 use crate::moments::tree;
@@ -130,7 +130,7 @@ impl Call<'_> {
         }
     }
 
-    /// What is called. A call of a module that no hook or layer names is an operation `module`.
+    /// What is called. A call of a module that no hook or layer names is an operation `module_forward`.
     #[must_use]
     pub fn kind(&self) -> SpanKind {
         match self.target {
@@ -183,7 +183,7 @@ impl Call<'_> {
     /// The index of the module that is being called.
     pub(crate) fn module(&self) -> Option<u32> {
         match self.target {
-            Target::Operation(row) | Target::Body(row) if row == Module::index() => {
+            Target::Operation(row) | Target::Body(row) if row == ModuleForward::index() => {
                 self.run.modules.calls.last().map(|call| call.known)
             }
             _ => None,

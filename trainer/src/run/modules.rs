@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use crate::error::Error;
 use crate::hook::table::Row;
-use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module};
+use crate::lifecycle::{AfterModuleBackward, AfterModuleForward, BeforeModuleForward, ModuleForward};
 use crate::modules::Layer;
 use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
@@ -140,7 +140,12 @@ impl Modules {
 
     /// The name of the current module, if `moment` is a moment of a module.
     pub(crate) fn name_at(&self, moment: &'static MomentInfo) -> Option<Arc<str>> {
-        let moments = [BeforeModule::INFO, Module::INFO, AfterModule::INFO, AfterModuleBackward::INFO];
+        let moments = [
+            BeforeModuleForward::INFO,
+            ModuleForward::INFO,
+            AfterModuleForward::INFO,
+            AfterModuleBackward::INFO,
+        ];
         let known = self.calls.last()?.known;
         let is_of_module = moments.iter().any(|own| std::ptr::eq(*own, moment));
         is_of_module.then(|| Arc::clone(&self.known[known as usize].name))

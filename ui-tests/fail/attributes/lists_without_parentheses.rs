@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(of = "a", "b", "c", every = 2)]
-fn one(_: &Cx<AfterModule>) {}
+fn one(_: &Cx<AfterModuleForward>) {}
 
 #[hook(only = train, valid)]
 fn two(_: &Cx<AfterStep>) {}

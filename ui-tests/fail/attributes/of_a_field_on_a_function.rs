@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
 #[hook(of = self.modules)]
-fn after_module(_: &mut Cx<AfterModule>) {}
+fn after_module_forward(_: &mut Cx<AfterModuleForward>) {}
 
 fn main() {}

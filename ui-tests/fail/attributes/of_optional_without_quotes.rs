@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(of = optional(encoder))]
-fn norm(cx: &Cx<AfterModule>) {
+fn norm(cx: &Cx<AfterModuleForward>) {
     cx.log("norm", cx.output().norm());
 }
 

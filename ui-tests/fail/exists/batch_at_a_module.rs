@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_module(cx: &mut Cx<AfterModule>) -> Result<()> {
+fn after_module_forward(cx: &mut Cx<AfterModuleForward>) -> Result<()> {
     cx.batch::<Tensor>().map(drop)
 }
 

@@ -8,7 +8,7 @@ trainer::lifecycle! {
 }
 
 #[hook]
-fn after_module(cx: &mut Cx<AfterModule>) -> Result<()> {
+fn after_module_forward(cx: &mut Cx<AfterModuleForward>) -> Result<()> {
     cx.fire::<AtMoment>()
 }
 

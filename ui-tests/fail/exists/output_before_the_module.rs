@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook]
-fn before_module(cx: &mut Cx<BeforeModule>) {
+fn before_module_forward(cx: &mut Cx<BeforeModuleForward>) {
     println!("{:?}", cx.output());
 }
 

@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_module(cx: &mut Cx<AfterModule>) {
+fn after_module_forward(cx: &mut Cx<AfterModuleForward>) {
     cx.set_input(Tensor::from(1.0));
 }
 

@@ -1,5 +1,5 @@
 trainer::lifecycle! {
-    within module {
+    within module_forward {
         /// A moment of a module.
         point at_moment;
     }

@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook]
-fn around(cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+fn around(cx: &mut Cx<ModuleForward>, next: Next<ModuleForward>) -> Result<Done> {
     next.replace(cx, |cx| cx.input() * 2.0)
 }
 

@@ -206,7 +206,7 @@ struct Attentions {
 #[hook]
 impl Attentions {
     #[hook(of = "*.attn", only = train)]
-    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+    fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         self.calls.push(cx.module().to_owned());
     }
 

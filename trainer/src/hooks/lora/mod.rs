@@ -463,7 +463,7 @@ impl AddVariables for Lora {
 impl Lora {
     /// Adds the output of the adapter to the output of its module.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+    fn after_module_forward(&mut self, cx: &mut Cx<AfterModuleForward>) -> Result<()> {
         let Some(Adapter { a, b, .. }) = self.adapters.get(cx.module()) else {
             return Err(Error::msg(format!(
                 "`{}` matches a pattern of `Lora`, but the task has no weight `{0}.weight`: expected a linear module; write \

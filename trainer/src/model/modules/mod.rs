@@ -1,6 +1,6 @@
 //! Named modules: hooks can observe and replace their inputs, outputs and gradients.
 //!
-//! tch has no module hooks. Here, each call of a named module runs as the `module` operation of the
+//! tch has no module hooks. Here, each call of a named module runs as the `module_forward` operation of the
 //! lifecycle:
 //!
 //! ```standalone_crate
@@ -9,7 +9,7 @@
 //!
 //! /// Logs the standard deviation of the output of each layer of the encoder.
 //! #[hook(of = "encoder.*", only = train, every = 20)]
-//! fn activations(cx: &Cx<AfterModule>) {
+//! fn activations(cx: &Cx<AfterModuleForward>) {
 //!     let name = format!("std/{}", cx.module());
 //!     let std = cx.output().detach().std(false);
 //!     cx.log(name, std);
@@ -29,8 +29,8 @@
 //!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
-//! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and
-//!   [`AfterModule`](crate::AfterModule) are the moments of a call. At `after_module_backward`, the
+//! - [`BeforeModuleForward`](crate::BeforeModuleForward), [`ModuleForward`](crate::ModuleForward) and
+//!   [`AfterModuleForward`](crate::AfterModuleForward) are the moments of a call. At `after_module_backward`, the
 //!   gradients of the call's output and input are available. [`of`](constant@crate::language::of)
 //!   selects modules by name.
 //! - [`outputs`](outputs()) returns the outputs of modules outside of a run.

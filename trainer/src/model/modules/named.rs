@@ -18,7 +18,7 @@ use super::name::Name;
 ///
 /// /// Logs the size of the activations.
 /// #[hook(of = "encoder", every = 100)]
-/// fn activations(cx: &Cx<AfterModule>) {
+/// fn activations(cx: &Cx<AfterModuleForward>) {
 ///     cx.log("activation", cx.output().abs().mean(Kind::Float));
 /// }
 ///

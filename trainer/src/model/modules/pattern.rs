@@ -78,7 +78,7 @@ impl fmt::Debug for ModulePattern {
 /// #[hook]
 /// impl Calls {
 ///     #[hook(of = self.modules)]
-///     fn after_module(&mut self, _: &Cx<AfterModule>) {
+///     fn after_module_forward(&mut self, _: &Cx<AfterModuleForward>) {
 ///         self.count += 1;
 ///     }
 /// }

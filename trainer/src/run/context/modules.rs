@@ -53,7 +53,7 @@ impl<P> Cx<P> {
     where
         P: HasOutput,
     {
-        self.as_run().modules.call().output.as_ref().expect("`after_module` fires with an output")
+        self.as_run().modules.call().output.as_ref().expect("`after_module_forward` fires with an output")
     }
 
     /// The gradient of the loss with respect to the output of the module, with the shape of the

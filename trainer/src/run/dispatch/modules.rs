@@ -1,4 +1,4 @@
-//! The operation `module`: how a run observes the modules of its task.
+//! The operation `module_forward`: how a run observes the modules of its task.
 //!
 //! If the run has module hooks in the current phase, `&mut Run` is in a scoped thread-local
 //! variable while the task computes. A named module takes it out to call hooks, and puts it back
@@ -15,7 +15,7 @@ use crate::hook::call::Loop;
 use crate::hook::frame::Ending;
 use crate::hook::frame::Range;
 use crate::libtorch::{CheckpointedRegion, RegionPause, identity};
-use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
+use crate::lifecycle::{AfterModuleBackward, AfterModuleForward, BeforeModuleForward, ModuleForward, at};
 use crate::model::grad_hook::OnGrad;
 use crate::modules::name::{Name, UNHOOKED};
 use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, WatchGuard};
@@ -96,7 +96,7 @@ impl Run {
         output
     }
 
-    /// Runs the operation `module` with its hooks. `noted` is the number of the call, if hooks at
+    /// Runs the operation `module_forward` with its hooks. `noted` is the number of the call, if hooks at
     /// `after_module_backward` observe it.
     fn operate_module(
         &mut self,
@@ -111,13 +111,14 @@ impl Run {
         let before = before[phase];
         let around = around[phase];
         let after = after[phase];
-        self.call(before, BeforeModule::INFO)?;
-        let done = self
-            .inside_range::<Module>(around, |run| run.compute_module(depth, noted, xs, forward, computed))?;
+        self.call(before, BeforeModuleForward::INFO)?;
+        let done = self.inside_range::<ModuleForward>(around, |run| {
+            run.compute_module(depth, noted, xs, forward, computed)
+        })?;
         if self.modules.call().output.is_none() || done == Ending::Skipped {
-            return Err(self.missing_output(done, OUTPUT, Module::INFO));
+            return Err(self.missing_output(done, OUTPUT, ModuleForward::INFO));
         }
-        self.call(after, AfterModule::INFO)
+        self.call(after, AfterModuleForward::INFO)
     }
 
     /// Runs the forward pass of the module itself.
@@ -215,9 +216,9 @@ impl Modules {
         let known = Known {
             name: Arc::clone(&name.text),
             layer: name.layer,
-            before: select(at::before_module::index()),
-            around: select(at::module::index()),
-            after: select(at::after_module::index()),
+            before: select(at::before_module_forward::index()),
+            around: select(at::module_forward::index()),
+            after: select(at::after_module_forward::index()),
             backward: select(at::after_module_backward::index()),
         };
         let index = u32::try_from(self.known.len()).expect("fewer than 2³² names");

@@ -411,7 +411,7 @@ pub(crate) fn lent_as<'a, H: 'static>(
 
 #[cold]
 fn already_borrowed(place: Place, name: &str) -> BoxError {
-    let is_at_module = std::ptr::eq(place.operation, crate::lifecycle::Module::INFO);
+    let is_at_module = std::ptr::eq(place.operation, crate::lifecycle::ModuleForward::INFO);
     let help = if is_at_module {
         "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
     } else {
