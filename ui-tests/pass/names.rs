@@ -606,6 +606,29 @@ mod hooks {
     }
 }
 
+/// Batches that contain themselves.
+pub mod recursive {
+    use trainer::prelude::*;
+
+    /// A tree.
+    #[derive(Batch)]
+    pub struct Tree {
+        /// A value.
+        pub value: Tensor,
+        /// The children.
+        pub children: Vec<Tree>,
+    }
+
+    /// A list.
+    #[derive(Batch)]
+    pub struct Words {
+        /// A word.
+        pub word: Tensor,
+        /// The rest.
+        pub rest: Option<Vec<Self>>,
+    }
+}
+
 /// A lifecycle beside an import of the trainer's own `at`, and `tch`'s trait `Module` beside hooks
 /// at modules.
 pub mod imported {
@@ -624,6 +647,9 @@ pub mod imported {
     pub fn around(cx: &mut Cx<at::module_forward>, next: Next<'_, at::module_forward>) -> Result<Done> {
         next.run(cx)
     }
+
+    /// Looks at the context of a module.
+    pub fn look(_: &Cx<ModuleForward>) {}
 
     /// Looks after a look.
     #[hook]

@@ -4,10 +4,10 @@ use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Ident, Member};
+use syn::{Ident, Member, WherePredicate};
 
 use super::Derived;
-use super::bounds::bounded;
+use super::bounds;
 use super::parse::Item;
 use crate::krate::Krate;
 
@@ -17,17 +17,23 @@ pub(super) fn expand(item: &Item, derived: Derived) -> TokenStream {
         Derived::Batch => batch(item, &krate),
         Derived::Rows => rows(item, &krate),
     };
-    implement(item, derived, &methods)
+    implement(item, derived, &methods, bounds::of_fields(item, derived))
 }
 
-/// Expands to the impl with the given methods.
-pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) -> TokenStream {
+/// Expands to the impl with the given methods, and with bounds beside those of the parameters.
+pub(super) fn implement(
+    item: &Item,
+    derived: Derived,
+    methods: &TokenStream,
+    further: Vec<WherePredicate>,
+) -> TokenStream {
     let krate = Krate::of(item.krate.as_ref());
     let trainer = krate.at(Span::call_site());
     let import = krate.import();
     let derived = Ident::new(derived.name(), Span::call_site());
     let path = quote!(#trainer::data::#derived);
-    let generics = bounded(item, &path);
+    let mut generics = bounds::of_parameters(item, &path);
+    generics.make_where_clause().predicates.extend(further);
     let (impl_generics, arguments, clause) = generics.split_for_impl();
     let Item { name, allowed, .. } = item;
     quote! {

@@ -37,6 +37,6 @@ pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> Tok
             }
         },
     };
-    let implementation = implement(item, derived, &methods);
+    let implementation = implement(item, derived, &methods, Vec::new());
     quote!(#report #implementation)
 }

@@ -58,7 +58,10 @@ pub(super) fn translate_marker(marker: &str) -> Option<Ours> {
 /// Returns the moment for a common term that is not the name of a moment here: `BeforePred` for
 /// `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
-    const MOMENTS: [(&str, &str); 23] = [
+    const MOMENTS: [(&str, &str); 26] = [
+        ("module", "ModuleForward"),
+        ("before_module", "BeforeModuleForward"),
+        ("after_module", "AfterModuleForward"),
         ("register_forward_pre_hook", "BeforeModuleForward"),
         ("forward_pre_hook", "BeforeModuleForward"),
         ("register_forward_hook", "AfterModuleForward"),
