@@ -90,7 +90,7 @@ mod tests {
         let mut listed = POINTS.to_vec();
         listed.sort_unstable();
         assert_eq!(points, listed);
-        assert!(is_marker("AfterModuleBackward") && is_marker("OptStep") && !is_marker("AfterModuleForward"));
+        assert!(is_marker("AfterModuleBackward") && is_marker("OptStep") && !is_marker("AfterModule"));
         assert!(is_nearly_a_point("after_setp") && !is_nearly_a_point("after_effects"));
     }
 }
