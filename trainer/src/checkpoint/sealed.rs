@@ -94,7 +94,7 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
             "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
         ));
     }
-    let json = renamed(json).map_err(|error| in_file(path, error))?;
+    rename(&mut json);
     serde_path_to_error::deserialize(&json).map_err(|error| {
         in_file(
             path,
@@ -107,18 +107,41 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
     })
 }
 
-/// Replaces the names in [`RENAMED`]. A file that has both names of a hook stays as it is, because
-/// the two would be equal.
-fn renamed(json: Json) -> serde_json::Result<Json> {
-    let mut text = json.to_string();
-    let mut is_changed = false;
+/// Replaces the names in [`RENAMED`], in place, because a manifest can be large. A file that has both
+/// names of a hook stays as it is, because the two would be equal.
+fn rename(json: &mut Json) {
     for (old, new) in RENAMED {
-        if text.contains(old) && !text.contains(new) {
-            text = text.replace(old, new);
-            is_changed = true;
+        if contains(json, old) && !contains(json, new) {
+            replace(json, old, new);
         }
     }
-    if is_changed { serde_json::from_str(&text) } else { Ok(json) }
+}
+
+/// Returns whether a key or a string contains a text.
+fn contains(json: &Json, text: &str) -> bool {
+    match json {
+        Json::String(string) => string.contains(text),
+        Json::Array(values) => values.iter().any(|value| contains(value, text)),
+        Json::Object(fields) => fields.iter().any(|(key, value)| key.contains(text) || contains(value, text)),
+        Json::Null | Json::Bool(_) | Json::Number(_) => false,
+    }
+}
+
+/// Replaces a text in each key and string that contains it.
+fn replace(json: &mut Json, old: &str, new: &str) {
+    match json {
+        Json::String(string) if string.contains(old) => *string = string.replace(old, new),
+        Json::Array(values) => values.iter_mut().for_each(|value| replace(value, old, new)),
+        Json::Object(fields) => {
+            let keys: Vec<String> = fields.keys().filter(|key| key.contains(old)).cloned().collect();
+            for key in keys {
+                let value = fields.remove(&key).unwrap_or_default();
+                fields.insert(key.replace(old, new), value);
+            }
+            fields.values_mut().for_each(|value| replace(value, old, new));
+        }
+        Json::String(_) | Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
 }
 
 /// Reads the bytes of a file of at most [`MAX_MANIFEST_BYTES`].
