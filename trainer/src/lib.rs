@@ -27,13 +27,14 @@
 //! }
 //!
 //! fn main() -> Result<()> {
-//!     let vs = nn::VarStore::new(Device::cuda_if_available());
+//!     let vs = nn::VarStore::new(Device::Cpu);
 //!     let net = nn::linear(&vs.root() / "fc1", 4, 2, Default::default());
 //!     let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
 //!     let task = Supervised::new(vs, net, loss);
 //!     let mut trainer = Trainer::builder(task)
 //!         .optimizer(AdamW::new(1e-2))
 //!         .epochs(3)
+//!         .auto_device()
 //!         .hook(Lowest(f64::INFINITY)) // in addition to every #[hook] function that is linked in
 //!         .build()?;
 //!     trainer.describe_hooks().print();

@@ -56,12 +56,13 @@ fn main() -> Result<()> {
     let mut train = InMemory::new((train.images, train.labels))?.batch_size(32).shuffle(1);
     let mut valid = InMemory::new((valid.images, valid.labels))?.batch_size(128);
 
-    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let vs = nn::VarStore::new(Device::Cpu);
     let net = mlp(&vs.root());
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(5e-3))
         .epochs(20)
+        .auto_device()
         .run_folder(RunFolder::numbered("runs"))
         .record_every(Every::Steps(20))
         .hyperparameter("hidden units", 256)

@@ -36,6 +36,7 @@ fn main() -> Result<()> {
         .optimizer_of("generator", AdamW::new(1e-3).betas(0.5, 0.999))
         .optimizer_of("discriminator", AdamW::new(1e-3).betas(0.5, 0.999))
         .epochs(200)
+        .auto_device()
         .require_crate("gan_hooks")
         .build()?;
     if trainer.is_main() {

@@ -91,6 +91,7 @@ fn main() -> Result<()> {
         .optimizer(AdamW::new(2e-3).weight_decay(0.1))
         .max_steps(250) // the number of packed batches in an epoch is not known
         .seed(1) // for dropout
+        .auto_device()
         .clip_grad_norm(1.0)
         .run_folder("runs/gpt")
         .resume(Resume::Auto)

@@ -22,7 +22,7 @@ struct Lm {
 
 impl Lm {
     fn new(config: &Gpt2Config) -> Self {
-        let vars = nn::VarStore::new(Device::cuda_if_available());
+        let vars = nn::VarStore::new(Device::Cpu);
         Lm { gpt2: Gpt2::new(&vars.root(), config), vars }
     }
 }
@@ -54,6 +54,7 @@ fn builder(config: &Gpt2Config, lr: f64, steps: u64, folder: &Path) -> TrainerBu
     Trainer::builder(Lm::new(config))
         .optimizer(AdamW::new(lr).weight_decay(0.1))
         .max_steps(steps)
+        .auto_device()
         .seed(1) // for dropout and the adapters
         .clip_grad_norm(1.0)
         .run_folder(folder)

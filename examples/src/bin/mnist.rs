@@ -40,12 +40,13 @@ fn main() -> Result<()> {
     let mut valid = InMemory::new(all.slice(rows - held_out, held_out))?.batch_size(500);
     let mut test = InMemory::new((test.images, test.labels))?.batch_size(500);
 
-    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let vs = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vs.root());
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(4e-3))
         .epochs(3)
+        .auto_device()
         // The learning rate rises to 4e-3 over the first tenth of the run, then decays to 0.
         .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(Accuracy::multiclass(10).per_class(true))

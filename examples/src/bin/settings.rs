@@ -44,8 +44,11 @@ fn main() -> Result<()> {
         .add_fn_t(move |hidden, train| hidden.relu().dropout(dropout, train))
         .add(nn::linear(vs.root() / "fc2", width, 10, Default::default()));
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
-    let builder =
-        Trainer::builder(task).optimizer(AdamW::new(lr)).hook(Accuracy::multiclass(10)).hook(Progress::new());
+    let builder = Trainer::builder(task)
+        .optimizer(AdamW::new(lr))
+        .auto_device()
+        .hook(Accuracy::multiclass(10))
+        .hook(Progress::new());
     let builder = if args.run_folder.is_some() { builder.hook(Checkpoint::in_run_folder()) } else { builder };
     let mut trainer = args.apply(builder).build()?;
 

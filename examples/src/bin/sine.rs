@@ -27,8 +27,12 @@ fn main() -> Result<()> {
         .add_fn(Tensor::tanh)
         .add(nn::linear(vs.root() / "fc2", 32, 1, Default::default()));
     let task = Supervised::new(vs, net, |outputs, targets| outputs.mse_loss(targets, Reduction::Mean));
-    let mut trainer =
-        Trainer::builder(task).optimizer(AdamW::new(0.01)).epochs(10).hook(Progress::new()).build()?;
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(0.01))
+        .epochs(10)
+        .auto_device()
+        .hook(Progress::new())
+        .build()?;
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;
     println!("largest error for inputs from -3 to 3: {:.3}", summary.metrics["valid/largest_error"]);

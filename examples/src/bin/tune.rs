@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let mut train = InMemory::new((train.images, train.labels))?.batch_size(32).shuffle(1);
     let mut valid = InMemory::new((valid.images, valid.labels))?.batch_size(128);
 
-    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::seq()
         .add(nn::linear(vs.root() / "fc1", 64, hidden.into(), Default::default()))
         .add_fn(Tensor::relu)
@@ -42,6 +42,7 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(lr))
         .epochs(argument("epochs", 12)?)
+        .auto_device()
         .seed(1)
         .run_folder(RunFolder::numbered("runs")) // `trainer sweep` chooses another folder for each trial
         .resume(Resume::Auto) // a trial that was interrupted continues

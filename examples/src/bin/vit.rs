@@ -63,12 +63,13 @@ fn main() -> Result<()> {
     let mut train = DataLoader::new(images(train, &config)?).batch_size(64).shuffle(1).workers(1);
     let mut valid = DataLoader::new(images(valid, &config)?).batch_size(128);
 
-    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let vs = nn::VarStore::new(Device::Cpu);
     let vit = Vit::new(&vs.root(), &config);
     let optimizer = AdamW::new(2e-3).weight_decay(0.05).layer_decay(0.8, vit.layers());
     let mut trainer = Trainer::builder(Supervised::new(vs, vit, loss::cross_entropy))
         .optimizer(optimizer)
         .epochs(30)
+        .auto_device()
         .seed(1) // for dropout and MixUp
         .clip_grad_norm(1.0)
         .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))

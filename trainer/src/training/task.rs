@@ -288,7 +288,7 @@ impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
 /// ```
 /// use trainer::prelude::*;
 ///
-/// let vs = nn::VarStore::new(Device::cuda_if_available());
+/// let vs = nn::VarStore::new(Device::Cpu);
 /// let net = nn::seq()
 ///     .add(nn::linear(vs.root() / "fc1", 4, 16, Default::default()))
 ///     .add_fn(Tensor::relu)

@@ -30,10 +30,10 @@ use crate::run::dispatch::describe::{describe, requested};
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
 /// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
 /// # let (mut train, mut valid) = (InMemory::new((inputs.shallow_clone(), labels.shallow_clone()))?, InMemory::new((inputs, labels))?);
-/// let vs = nn::VarStore::new(Device::cuda_if_available());
+/// let vs = nn::VarStore::new(Device::Cpu);
 /// let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
 /// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
-/// let mut trainer = Trainer::builder(task).optimizer(AdamW::new(1e-2)).epochs(3).build()?;
+/// let mut trainer = Trainer::builder(task).optimizer(AdamW::new(1e-2)).epochs(3).auto_device().build()?;
 ///
 /// let summary = trainer.fit(&mut train, Some(&mut valid))?;
 /// println!("{}", summary.metrics); // train/loss 0.6021  valid/loss 0.5712
