@@ -31,6 +31,21 @@ fn the_readme_shows_the_first_example() {
     assert!(program.ends_with(&format!("\n\n{shown}\n")), "first.rs needs:\n{shown}");
 }
 
+#[test]
+fn the_first_page_shows_the_example_of_the_spirals() {
+    let [program, page] =
+        [include_str!("../src/bin/spirals.rs"), include_str!("../../trainer/guide/getting_started.md")];
+    let lines = |text: &'static str| text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let missing: Vec<_> = lines(program)
+        .filter(|line| {
+            !line.starts_with("//!")
+                && !line.starts_with("use ")
+                && !lines(page).any(|shown| shown.starts_with(line))
+        })
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
 /// Runs the first example in an empty folder, and kills it when it has printed the line of an epoch. Returns
 /// whether it was killed before it ended.
 fn killed(folder: &Path, epoch: u64) -> bool {
