@@ -68,9 +68,17 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Parses each line as JSON.
+/// Parses each line as JSON, and looks for its fields in the guide.
 pub(crate) fn objects(text: &str) -> Vec<Json> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let objects: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let page = include_str!("../../../guide/runs.md");
+    let (_, table) = page.split_once("## For scripts").unwrap();
+    let of_run_file = serde_json::to_value(run_file(0, 1.0, 1, Status::Finished)).unwrap();
+    for field in objects.iter().flat_map(|object| object.as_object().unwrap().keys()) {
+        let is_documented = table.contains(&format!("`{field}`")) || table.contains(&format!("\"{field}\""));
+        assert!(is_documented || of_run_file.get(field).is_some(), "guide/runs.md lacks `{field}`");
+    }
+    objects
 }
 
 /// Returns everything below a folder, with the contents of the files.
