@@ -27,6 +27,35 @@ fn save(path: &Path, image: impl Into<DynamicImage>, format: ImageFormat) {
     image.into().save_with_format(path, format).unwrap();
 }
 
+/// The values are those of Pillow 13.0.0: `convert("L")`, and `convert("RGB")` of 16 bits.
+#[test]
+fn luminance_and_wide_channels_are_those_of_pillow() {
+    let folder = scratch("pillow");
+    let colors = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [10, 200, 77], [254, 255, 255]];
+    let image = RgbImage::from_fn(5, 1, |x, _| Rgb(colors[x as usize]));
+    save(&folder.join("a/a.png"), image, ImageFormat::Png);
+    let wide =
+        [[1000_u16, 0, 255], [256, 383, 384], [0xff7f, 0xff80, 0xffff], [128, 127, 32_895], [511, 512, 513]];
+    let image = image::ImageBuffer::from_fn(5, 1, |x, _| Rgb(wide[x as usize]));
+    save(&folder.join("a/b.png"), DynamicImage::ImageRgb16(image), ImageFormat::Png);
+    let image = image::ImageBuffer::from_fn(5, 1, |x, _| image::Luma([wide[x as usize][0]]));
+    save(&folder.join("a/c.png"), DynamicImage::ImageLuma16(image), ImageFormat::Png);
+    let bytes = |nth: usize, is_gray: bool| {
+        let images = ImageFolder::open(&folder).unwrap().grayscale(is_gray);
+        let mut loader = DataLoader::new(images);
+        let (image, _): (Tensor, Tensor) = loader.batches(0, nth as u64).unwrap().next().unwrap().unwrap();
+        let image = (image.squeeze_dim(0) * 255.0).round().permute([1, 2, 0]).contiguous();
+        Vec::<f32>::try_from(image.view([-1]))
+            .unwrap()
+            .into_iter()
+            .map(|value| value as u8)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(bytes(0, true), [76, 150, 29, 129, 255]);
+    assert_eq!(bytes(1, false), [3, 0, 0, 1, 1, 1, 255, 255, 255, 0, 0, 128, 1, 2, 2]);
+    assert_eq!(bytes(2, true), [3, 1, 255, 0, 1]);
+}
+
 #[test]
 fn images_are_read_from_a_folder_per_class_with_values_from_0_to_1() {
     let folder = scratch("images");

@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use ::image::imageops::FilterType;
-use ::image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use ::image::{DynamicImage, ImageBuffer, ImageDecoder, ImageFormat, ImageReader, Limits, Pixel};
 use tch::{Device, Kind, Tensor};
 
 use super::foreign::Found;
@@ -48,7 +48,8 @@ const BYTES_PER_PIXEL: u64 = 16;
 /// A row is a pair of an image, `Float [channels, height, width]` with values from 0 to 1, and the
 /// number of the image's class. The classes are numbered from 0, in the order of their folder
 /// names. Images are read when they are needed. The channels are red, green and blue, or the
-/// luminance with [`grayscale`](ImageFolder::grayscale); transparency is dropped. The images of a
+/// luminance with [`grayscale`](ImageFolder::grayscale), with the values of Pillow; transparency is
+/// dropped, and so is the lower byte of channels of 16 bits. The images of a
 /// batch must have the same [`size`](ImageFolder::size). Images in subfolders of a class folder
 /// belong to that class, too. Links are followed.
 #[derive(Clone, Debug)]
@@ -106,7 +107,8 @@ impl ImageFolder {
         self
     }
 
-    /// Converts the images to one channel of luminance. Off by default.
+    /// Converts the images to one channel of luminance, 0.299 red + 0.587 green + 0.114 blue (ITU-R
+    /// BT.601, as Pillow's `convert("L")`). Off by default.
     #[must_use]
     pub fn grayscale(mut self, grayscale: bool) -> Self {
         self.is_gray = grayscale;
@@ -223,7 +225,49 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<DynamicImage, String> {
              large, raise the limit with `.max_pixels(…)`, or `decode_image_up_to`"
         ));
     }
-    DynamicImage::from_decoder(decoder).map_err(undecodable)
+    DynamicImage::from_decoder(decoder).map(with_bytes).map_err(undecodable)
+}
+
+/// Drops the lower byte of components of 16 bits, as Pillow and OpenCV do. The conversions of the
+/// `image` crate round, so one value in four would be one level higher or lower.
+fn with_bytes(image: DynamicImage) -> DynamicImage {
+    fn cut<P>(image: &ImageBuffer<P, Vec<u16>>) -> Vec<u8>
+    where
+        P: Pixel<Subpixel = u16>,
+    {
+        image.as_raw().iter().map(|&component| (component >> 8) as u8).collect()
+    }
+    let (width, height) = (image.width(), image.height());
+    let same_size = "as many components as before";
+    match &image {
+        DynamicImage::ImageLuma16(wide) => {
+            DynamicImage::ImageLuma8(ImageBuffer::from_raw(width, height, cut(wide)).expect(same_size))
+        }
+        DynamicImage::ImageLumaA16(wide) => {
+            DynamicImage::ImageLumaA8(ImageBuffer::from_raw(width, height, cut(wide)).expect(same_size))
+        }
+        DynamicImage::ImageRgb16(wide) => {
+            DynamicImage::ImageRgb8(ImageBuffer::from_raw(width, height, cut(wide)).expect(same_size))
+        }
+        DynamicImage::ImageRgba16(wide) => {
+            DynamicImage::ImageRgba8(ImageBuffer::from_raw(width, height, cut(wide)).expect(same_size))
+        }
+        _ => image,
+    }
+}
+
+/// Returns the luminance of each pixel with the weights of ITU-R BT.601, 0.299, 0.587 and 0.114, in the
+/// arithmetic of Pillow's `convert("L")`. The `image` crate has those of BT.709.
+fn luminance(image: DynamicImage) -> Vec<u8> {
+    if !image.color().has_color() {
+        return image.into_luma8().into_raw();
+    }
+    let pixels = image.into_rgb8();
+    let weighted = pixels.pixels().map(|pixel| {
+        let [red, green, blue] = pixel.0.map(u32::from);
+        ((19_595 * red + 38_470 * green + 7_471 * blue + 0x8000) >> 16) as u8
+    });
+    weighted.collect()
 }
 
 /// Whether a JPEG has the marker at its end. Segments are skipped by their length, because a
@@ -253,8 +297,7 @@ fn has_end_marker(bytes: &[u8]) -> bool {
 
 fn to_tensor(image: DynamicImage, is_gray: bool) -> Result<Tensor> {
     let (height, width) = (i64::from(image.height()), i64::from(image.width()));
-    let (bytes, channels) =
-        if is_gray { (image.into_luma8().into_raw(), 1) } else { (image.into_rgb8().into_raw(), 3) };
+    let (bytes, channels) = if is_gray { (luminance(image), 1) } else { (image.into_rgb8().into_raw(), 3) };
     let pixels = Tensor::f_from_slice(&bytes)?.f_view([height, width, channels])?.f_permute([2, 0, 1])?;
     drop(bytes);
     // As in torchvision's `to_tensor`: bytes divided by 255.
@@ -264,7 +307,8 @@ fn to_tensor(image: DynamicImage, is_gray: bool) -> Result<Tensor> {
 }
 
 /// Decodes the bytes of an image file into `Float [3, height, width]`: RGB values from 0 to 1. The
-/// formats are JPEG, PNG, WebP, GIF (only the first frame), BMP and TIFF.
+/// formats are JPEG, PNG, WebP, GIF (only the first frame), BMP and TIFF. Of channels with 16 bits,
+/// the lower byte is dropped, as in Pillow.
 ///
 /// # Errors
 ///
