@@ -1,9 +1,11 @@
-//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It never
-//! changes the files of a run.
+//! The command `trainer`: starts projects, and lists, watches, compares and starts runs, without
+//! libtorch. It never changes the files of a run.
 
 mod compare;
 mod diff;
+mod doctor;
 mod facts;
+mod new;
 mod output;
 mod program;
 mod report;
@@ -21,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::output::{Failure, Output};
 
-/// Lists, watches, compares and starts the runs of the training library `trainer`.
+/// Starts projects with the training library `trainer`, and lists, watches, compares and starts their runs.
 #[derive(Parser)]
 #[command(name = "trainer", version, about)]
 struct Command {
@@ -34,6 +36,20 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Action {
+    /// Writes a project: a program, a crate of hooks, their tests, and settings
+    New {
+        /// The folder to create. Its name is that of the project
+        folder: PathBuf,
+        /// The clone of the library that the project uses. Defaults to the one that this command was built from
+        #[arg(long, value_name = "FOLDER")]
+        clone: Option<PathBuf>,
+    },
+    /// Looks for what a build and a run need, and says what to do. Exits with 1 if something is wrong
+    Doctor {
+        /// The folder of the project
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+    },
     /// Lists the runs in a folder: status, age, duration, the settings that differ, metrics
     Runs(RunsArguments),
     /// Shows everything that is known about a run
@@ -136,6 +152,11 @@ fn main() -> ExitCode {
     let Command { json, action } = Command::parse();
     let mut out = Output::new(json);
     let done = match action {
+        Action::New { folder, clone } => new::run(&folder, clone.as_deref(), &mut out),
+        Action::Doctor { folder } => match std::path::absolute(&folder) {
+            Ok(folder) => doctor::run(&folder, &mut out),
+            Err(error) => Err(Failure::new(error)),
+        },
         Action::Runs(arguments) => runs::run(&arguments, &mut out),
         Action::Show { run } => show::run(&run, &mut out),
         Action::Compare(arguments) => compare::run(&arguments, &mut out),
