@@ -4,6 +4,7 @@
 //! Each manifest records the length and the hash of its part of the file; bytes that a later
 //! checkpoint appended are ignored.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,16 +25,19 @@ use crate::values::float::Float;
 /// One line of the file.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Line {
+enum Line<'a> {
     /// A row in the history of the current entry point.
-    Row { step: Counters, values: Vec<(String, Float)> },
+    Row { step: Counters, values: Values<'a> },
     /// A roll-back, which cuts the history of the entry point to this number of rows.
     RolledBack { rows: usize },
     /// An entry point that has returned a summary.
-    Finished { entry: Phase, step: Counters, metrics: Vec<(String, Float)>, stopped: Option<String> },
+    Finished { entry: Phase, step: Counters, metrics: Values<'a>, stopped: Option<String> },
     /// An entry point that returned an error.
     Failed { entry: Phase, error: String },
 }
+
+/// Values by name.
+type Values<'a> = Vec<(Cow<'a, str>, Float)>;
 
 /// The result of an entry point that has ended.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    fn push(&mut self, line: &Line) -> Result<()> {
+    fn push(&mut self, line: &Line<'_>) -> Result<()> {
         let mut text = serde_json::to_vec(line)
             .map_err(|error| Error::usage(format!("the history cannot be written as JSON: {error}")))?;
         text.push(b'\n');
@@ -96,19 +100,18 @@ impl Journal {
     /// returns this result again.
     pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
-        let (line, outcome) = match outcome {
-            Ok(summary) => {
-                let step = summary.counters;
-                let stopped = summary.stopped.clone();
-                let summary = Summary::recorded(step, summary.metrics.clone(), stopped.clone());
-                (
-                    Line::Finished { entry, step, metrics: floats(summary.metrics.iter()), stopped },
-                    Ok(summary),
-                )
+        let outcome = match outcome {
+            Ok(Summary { counters: step, metrics, stopped, .. }) => {
+                let (step, stopped) = (*step, stopped.clone());
+                let values = floats(metrics.iter());
+                self.push(&Line::Finished { entry, step, metrics: values, stopped: stopped.clone() })?;
+                Ok(Summary::recorded(step, metrics.clone(), stopped))
             }
-            Err(error) => (Line::Failed { entry, error: error.clone() }, Err(error)),
+            Err(error) => {
+                self.push(&Line::Failed { entry, error: error.clone() })?;
+                Err(error)
+            }
         };
-        self.push(&line)?;
         self.rows = 0;
         self.finished.push(Finished { entry, outcome });
         Ok(())
@@ -130,9 +133,8 @@ impl Journal {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
 
-    /// Reads the file of a checkpoint and verifies its hash. Returns the journal, and the history
-    /// of the entry point that was running.
-    pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
+    /// Reads the file of a checkpoint and verifies its hash.
+    pub(crate) fn verified(checkpoint: &Path, digest: &FileDigest) -> Result<(PathBuf, Vec<u8>)> {
         let path = checkpoint.join(HISTORY);
         let (file, length) = open(&path, Links::Refuse)?;
         if length < digest.bytes {
@@ -147,10 +149,17 @@ impl Journal {
         }
         let bytes = read_start(&path, &file, digest.bytes)?;
         digest.check(&path, &bytes)?;
+        Ok((path, bytes))
+    }
+
+    /// Reads the file of a checkpoint and verifies its hash. Returns the journal, and the history
+    /// of the entry point that was running.
+    pub(crate) fn load(checkpoint: &Path, digest: &FileDigest) -> Result<(Self, History)> {
+        let (path, bytes) = Journal::verified(checkpoint, digest)?;
         let mut journal = Journal::default();
         let mut history = History::default();
         for (nth, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            let line: Line = serde_json::from_slice(line).map_err(|error| {
+            let line: Line<'_> = serde_json::from_slice(line).map_err(|error| {
                 in_file(
                     &path,
                     format!(
@@ -161,7 +170,7 @@ impl Journal {
             })?;
             let (entry, outcome) = match line {
                 Line::Row { step, values } => {
-                    history.record(step, &metrics(values));
+                    history.record(step, values.iter().map(|(name, value)| (&**name, value.0)));
                     continue;
                 }
                 Line::RolledBack { rows } => {
@@ -221,14 +230,10 @@ fn is_step(folder: &Path) -> bool {
     step_of(name_of(folder)).is_some()
 }
 
-fn floats<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Vec<(String, Float)> {
-    values.map(|(name, value)| (name.to_owned(), Float(value))).collect()
+fn floats<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Values<'a> {
+    values.map(|(name, value)| (Cow::Borrowed(name), Float(value))).collect()
 }
 
-fn metrics(values: Vec<(String, Float)>) -> Metrics {
-    let mut metrics = Metrics::default();
-    for (name, Float(value)) in values {
-        metrics.set(name, value);
-    }
-    metrics
+fn metrics(values: Values<'_>) -> Metrics {
+    values.into_iter().map(|(name, Float(value))| (name.into_owned(), value)).collect()
 }

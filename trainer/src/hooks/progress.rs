@@ -442,9 +442,7 @@ mod tests {
     use super::*;
 
     fn metrics(values: &[(&str, f64)]) -> Metrics {
-        let mut metrics = Metrics::default();
-        values.iter().for_each(|(name, value)| metrics.set((*name).to_owned(), *value));
-        metrics
+        values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::Index;
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 pub use trainer_formats::run::Goal;
 
@@ -28,30 +29,18 @@ pub(crate) fn wrong_goal(metric: &str, goal: Goal) -> String {
 /// assert_eq!(metrics.to_string(), "valid/loss 0.2500");
 /// ```
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Metrics(Vec<(String, f64)>);
+pub struct Metrics(#[serde(with = "indexmap::map::serde_seq")] IndexMap<String, f64>);
 
 impl Metrics {
     /// Returns the value of the metric with this name, such as `valid/loss`, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+        self.0.get(name).copied()
     }
 
     /// Returns all names and values, in the order in which they were first logged.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Sets the value of a metric, replacing any previous value.
-    pub(crate) fn set(&mut self, name: String, value: f64) {
-        match self.0.iter_mut().find(|(own, _)| *own == name) {
-            Some((_, own)) => *own = value,
-            None => self.0.push((name, value)),
-        }
     }
 }
 
@@ -70,8 +59,8 @@ impl Index<&str> for Metrics {
     type Output = f64;
 
     fn index(&self, name: &str) -> &f64 {
-        match self.0.iter().find(|(own, _)| own == name) {
-            Some((_, value)) => value,
+        match self.0.get(name) {
+            Some(value) => value,
             None => {
                 let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
                 let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -111,7 +100,8 @@ impl fmt::Display for Metrics {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct History {
     steps: Vec<Counters>,
-    columns: Vec<(String, Vec<f64>)>,
+    #[serde(with = "indexmap::map::serde_seq")]
+    columns: IndexMap<String, Vec<f64>>,
 }
 
 impl History {
@@ -143,7 +133,7 @@ impl History {
     /// no value.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
-        self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)
+        self.columns.get(name).map(Vec::as_slice)
     }
 
     /// Returns the values of a column with their counters, skipping rows without a value. The
@@ -162,36 +152,37 @@ impl History {
     /// Keeps only the first `rows` rows.
     pub(crate) fn truncate(&mut self, rows: usize) {
         self.steps.truncate(rows);
-        self.columns.iter_mut().for_each(|(_, values)| values.truncate(rows));
+        self.columns.values_mut().for_each(|values| values.truncate(rows));
     }
 
     /// Adds a row, or extends the last row if it has the same counters.
-    pub(crate) fn record(&mut self, step: Counters, metrics: &Metrics) {
+    pub(crate) fn record<'m>(&mut self, step: Counters, metrics: impl Iterator<Item = (&'m str, f64)>) {
         if self.steps.last() != Some(&step) {
             self.steps.push(step);
-            self.columns.iter_mut().for_each(|(_, values)| values.push(ABSENT));
+            self.columns.values_mut().for_each(|values| values.push(ABSENT));
         }
-        for (name, value) in metrics.iter() {
-            let known = self.columns.iter().position(|(own, _)| own == name);
-            let index = known.unwrap_or_else(|| {
-                self.columns.push((name.to_owned(), vec![ABSENT; self.steps.len()]));
-                self.columns.len() - 1
-            });
-            if let Some(last) = self.columns[index].1.last_mut() {
+        // Most rows have the same names in the same order.
+        let mut next = 0;
+        for (name, value) in metrics {
+            if self.columns.get_index(next).is_none_or(|(own, _)| own != name) {
+                let rows = self.steps.len();
+                let entry = self.columns.entry(name.to_owned());
+                next = entry.index();
+                entry.or_insert_with(|| vec![ABSENT; rows]);
+            }
+            if let Some(last) = self.columns[next].last_mut() {
                 *last = value;
             }
+            next += 1;
         }
     }
 
     /// Returns the last value of each column.
     pub(crate) fn last(&self) -> Metrics {
-        let mut last = Metrics::default();
-        for (name, values) in self.columns() {
-            if let Some(value) = values.iter().rev().find(|value| !is_absent(**value)) {
-                last.set(name.to_owned(), *value);
-            }
-        }
-        last
+        let last = self.columns().filter_map(|(name, values)| {
+            Some((name.to_owned(), *values.iter().rev().find(|value| !is_absent(**value))?))
+        });
+        last.collect()
     }
 }
 
@@ -205,7 +196,7 @@ fn is_absent(value: f64) -> bool {
 /// Compares values by their bits, so NaN equals NaN: two histories of the same run are equal.
 impl PartialEq for History {
     fn eq(&self, other: &Self) -> bool {
-        let bits = |(name, values): &(String, Vec<f64>)| {
+        let bits = |(name, values): (&String, &Vec<f64>)| {
             (name.clone(), values.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
         };
         self.steps == other.steps && self.columns.iter().map(bits).eq(other.columns.iter().map(bits))
@@ -271,7 +262,27 @@ impl Summary {
     /// written.
     pub(crate) fn recorded(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
-        history.record(counters, &metrics);
+        history.record(counters, metrics.iter());
         Summary { counters, metrics, history, stopped, warnings: Vec::new(), incomplete_logs: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_may_have_different_names_in_any_order() {
+        let at = |step| Counters { optimizer_steps: step, ..Counters::default() };
+        let mut history = History::default();
+        history.record(at(1), [("a", 1.0), ("b", 2.0), ("c", 3.0)].into_iter());
+        history.record(at(2), [("c", 6.0), ("a", 4.0)].into_iter());
+        history.record(at(3), [("d", 7.0), ("b", 8.0), ("c", 9.0)].into_iter());
+        history.record(at(3), [("a", 10.0)].into_iter());
+        let rows = |row| history.row(row).collect::<Vec<_>>();
+        assert_eq!(rows(0), [("a", 1.0), ("b", 2.0), ("c", 3.0)]);
+        assert_eq!(rows(1), [("a", 4.0), ("c", 6.0)]);
+        assert_eq!(rows(2), [("a", 10.0), ("b", 8.0), ("c", 9.0), ("d", 7.0)]);
+        assert_eq!(history.len(), 3);
     }
 }

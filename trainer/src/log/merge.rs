@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use super::meter::{Meter, Reader, Reduce, Sum, Value};
+use super::meter::{Meter, Meters, Reader, Reduce, Sum, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::phase::Phase;
@@ -30,9 +31,9 @@ pub(super) struct Term {
 
 /// Returns the running reductions of a phase on this rank. Values that are still on a device are
 /// copied to the CPU first.
-pub(super) fn terms(meters: &mut [Meter], reader: &Reader, phase: Phase, what: Joined) -> Result<Vec<Term>> {
+pub(super) fn terms(meters: &mut Meters, reader: &Reader, phase: Phase, what: Joined) -> Result<Vec<Term>> {
     let mut terms = Vec::new();
-    for meter in meters.iter_mut().filter(|meter| meter.phase == phase) {
+    for meter in meters.of_phase(phase) {
         let reduce = meter.reduce;
         let is_main_only = meter.is_main_only;
         let is_logged = meter.last.is_some();
@@ -58,19 +59,21 @@ pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -
     if what == Joined::Pass {
         check_names(&all, phase)?;
     }
-    let mut joined: Vec<(Term, Sum)> = Vec::new();
+    let mut joined: IndexMap<String, (Term, Sum)> = IndexMap::new();
     for term in all.into_iter().flatten() {
         let known = term.known.map(|known| known.0);
         let weight = term.weight.0;
-        match joined.iter_mut().find(|(first, _)| first.name == term.name) {
-            None => joined.push((term, Sum { known, unread: None, weight })),
+        match joined.get_mut(&term.name) {
+            None => {
+                joined.insert(term.name.clone(), (term, Sum { known, unread: None, weight }));
+            }
             Some((first, sum)) => {
                 sum.known = first.reduce.join_ranks(sum.known, known);
                 sum.weight += weight;
             }
         }
     }
-    Ok(joined)
+    Ok(joined.into_values().collect())
 }
 
 impl Meter {

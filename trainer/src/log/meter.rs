@@ -1,7 +1,7 @@
 //! [`Meter`]: the running reductions of the values logged under one name.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -284,6 +284,62 @@ impl Meter {
     }
 }
 
+/// The meters of a run, in the order in which they were created.
+#[derive(Debug, Default)]
+pub(super) struct Meters {
+    all: Vec<Meter>,
+    /// For each phase, the index of each meter by name.
+    by_name: [HashMap<String, usize>; Phase::ALL.len()],
+    /// The likely index of the meter used next: the index that follows the last meter used. It is
+    /// usually right, because most hooks log the same names in the same order.
+    next: usize,
+}
+
+impl Meters {
+    /// Returns the meter of a name, creating the meter if it does not exist.
+    pub(super) fn of(&mut self, phase: Phase, name: &str, reduce: Reduce) -> &mut Meter {
+        let is_it = |meter: &Meter| meter.phase == phase && meter.name == name;
+        let index = if self.all.get(self.next).is_some_and(is_it) {
+            self.next
+        } else {
+            let known = self.by_name[phase as usize].get(name).copied();
+            known.unwrap_or_else(|| self.push(Meter::new(phase, name.to_owned(), reduce)))
+        };
+        self.next = index + 1;
+        &mut self.all[index]
+    }
+
+    fn push(&mut self, meter: Meter) -> usize {
+        let index = self.all.len();
+        self.by_name[meter.phase as usize].insert(meter.name.clone(), index);
+        self.all.push(meter);
+        index
+    }
+
+    pub(super) fn get_mut(&mut self, phase: Phase, name: &str) -> Option<&mut Meter> {
+        let index = *self.by_name[phase as usize].get(name)?;
+        Some(&mut self.all[index])
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Meter> {
+        self.all.iter()
+    }
+
+    pub(super) fn of_phase(&mut self, phase: Phase) -> impl Iterator<Item = &mut Meter> {
+        self.all.iter_mut().filter(move |meter| meter.phase == phase)
+    }
+}
+
+impl FromIterator<Meter> for Meters {
+    fn from_iter<I: IntoIterator<Item = Meter>>(meters: I) -> Self {
+        let mut all = Meters::default();
+        for meter in meters {
+            all.push(meter);
+        }
+        all
+    }
+}
+
 /// A number for a record, which may still be on a device.
 #[derive(Debug)]
 pub(super) enum Scalar {
@@ -471,8 +527,9 @@ impl MeterState {
         self.last = self.last.or(other.last);
     }
 
-    pub(super) fn is_of(&self, other: &MeterState) -> bool {
-        self.phase == other.phase && self.name == other.name
+    /// Returns what identifies the meter.
+    pub(super) fn key_of_meter(&self) -> (usize, String) {
+        (self.phase as usize, self.name.clone())
     }
 
     /// Returns the name under which a checkpoint stores one of this meter's unread tensors.

@@ -22,6 +22,8 @@ mod transfer;
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -36,7 +38,7 @@ pub use history::Goal;
 pub(crate) use media::Content;
 pub(crate) use merge::Joined;
 pub use meter::{IntoValue, Reduce, Value};
-use meter::{LoggedBy, Meter, MeterState, Reader, Scalar};
+use meter::{LoggedBy, Meter, MeterState, Meters, Reader, Scalar};
 
 /// The name under which the trainer itself logs the loss.
 pub(crate) const LOSS: &str = "loss";
@@ -74,13 +76,10 @@ pub(crate) struct Closed {
 /// All metrics of a run, and its records.
 #[derive(Default)]
 pub(crate) struct Log {
-    meters: Vec<Meter>,
-    /// The likely index of the meter used next: the index that follows the last meter used. It is
-    /// usually right, because most hooks log the same names in the same order.
-    next: usize,
+    meters: Meters,
     reader: Reader,
-    /// The metrics of the current entry point, in the order in which they were first set.
-    closed: Vec<Closed>,
+    /// The metrics of the current entry point by name, in the order in which they were first set.
+    closed: IndexMap<String, Closed>,
     pub(crate) records: Records,
     /// The error for the first value that could not be logged. `log` stores the error instead of
     /// returning it, so that callers need no `?`.
@@ -101,10 +100,8 @@ pub(crate) fn own_goal(goals: &BTreeMap<String, Goal>, name: &str) -> Option<Goa
     let mut own = name;
     while let Some((_, rest)) = own.split_once('/') {
         own = rest;
-        let is_of = |known: &str| {
-            own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if let Some((_, goal)) = goals.iter().find(|(known, _)| is_of(known)) {
+        let ends = own.match_indices('/').map(|(end, _)| end).chain([own.len()]);
+        if let Some(goal) = ends.into_iter().find_map(|end| goals.get(&own[..end])) {
             return Some(*goal);
         }
     }
@@ -150,9 +147,8 @@ impl Log {
     pub(crate) fn add(&mut self, logged: Logged<'_>) -> Result<Option<usize>> {
         let Logged { phase, name, reduce, value, weight, is_main_only, hook } = logged;
         let value = self.reader.settle(value)?;
-        let index = self.index_of(phase, name, reduce);
         let has_window = phase == Phase::Train && self.records.has_windows();
-        let meter = &mut self.meters[index];
+        let meter = self.meters.of(phase, name, reduce);
         meter.is_main_only = is_main_only;
         let other = match (meter.by, hook) {
             (LoggedBy::Hook(other), Some(hook)) if other != hook => Some(other),
@@ -176,24 +172,9 @@ impl Log {
 
     /// Records that it is known that different hooks log this metric.
     pub(crate) fn mark_shared(&mut self, phase: Phase, name: &str) {
-        let meters = self.meters.iter_mut();
-        meters
-            .filter(|meter| meter.phase == phase && meter.name == name)
-            .for_each(|meter| meter.by = meter.by.shared());
-    }
-
-    /// Returns the index of a meter, creating the meter if it does not exist.
-    fn index_of(&mut self, phase: Phase, name: &str, reduce: Reduce) -> usize {
-        let count = self.meters.len();
-        let known = (self.next..count)
-            .chain(0..self.next.min(count))
-            .find(|&index| self.meters[index].phase == phase && self.meters[index].name == name);
-        let index = known.unwrap_or_else(|| {
-            self.meters.push(Meter::new(phase, name.to_owned(), reduce));
-            self.meters.len() - 1
-        });
-        self.next = index + 1;
-        index
+        if let Some(meter) = self.meters.get_mut(phase, name) {
+            meter.by = meter.by.shared();
+        }
     }
 
     /// Sets a metric directly, without a reduction over a pass.
@@ -209,17 +190,15 @@ impl Log {
 
     /// Ends a pass over the data, and reduces the values logged in it to the metrics of the phase.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
-        for index in 0..self.meters.len() {
-            let meter = &mut self.meters[index];
-            if meter.phase != phase || meter.last.is_none() {
-                continue;
-            }
+        let mut meters = std::mem::take(&mut self.meters);
+        let finished = meters.of_phase(phase).filter(|meter| meter.last.is_some()).try_for_each(|meter| {
             if let Some(value) = meter.close(&self.reader)? {
-                let name = meter.full_name();
-                self.close(phase, name, value);
+                self.close(phase, meter.full_name(), value);
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        self.meters = meters;
+        finished
     }
 
     /// Sets a metric, for the next record of the phase and, except in the sanity check, for the
@@ -233,22 +212,18 @@ impl Log {
             is_new_to_history: phase != Phase::Sanity,
             is_new_to_record: self.records.watches(phase),
         };
-        match self.closed.iter_mut().find(|known| known.name == closed.name) {
-            Some(known) => *known = closed,
-            None => self.closed.push(closed),
-        }
+        self.closed.insert(closed.name.clone(), closed);
     }
 
     /// The reduced metrics of the most recent passes.
     pub(crate) fn metrics(&self) -> Metrics {
-        let current = self.closed.iter().filter(|metric| metric.is_current);
+        let current = self.closed.values().filter(|metric| metric.is_current);
         current.map(|metric| (metric.name.clone(), metric.value.0)).collect()
     }
 
     /// Returns the value of one of the [`metrics`](Log::metrics), given its name with the phase.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
-        let mut current = self.closed.iter().filter(|metric| metric.is_current);
-        current.find(|metric| metric.name == name).map(|metric| metric.value.0)
+        self.closed.get(name).filter(|metric| metric.is_current).map(|metric| metric.value.0)
     }
 
     /// Returns the name of each logged value, with the index of the hook that logged it and the
@@ -257,8 +232,8 @@ impl Log {
         let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.by.hook()));
         let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));
         of_passes.chain(set).map(|(name, hook)| {
-            let closed = self.closed.iter().find(|metric| metric.name == name);
-            (name, hook, closed.map(|metric| metric.value.0))
+            let value = self.closed.get(&name).map(|metric| metric.value.0);
+            (name, hook, value)
         })
     }
 
@@ -271,7 +246,7 @@ impl Log {
 
     /// Discards the results of an earlier entry point.
     pub(crate) fn clear(&mut self) {
-        self.closed.iter_mut().for_each(|metric| metric.is_new_to_history = false);
+        self.closed.values_mut().for_each(|metric| metric.is_new_to_history = false);
         self.begin_epoch();
         self.records.media.forget_names();
         self.failed = None;
@@ -282,7 +257,7 @@ impl Log {
     /// Discards the metrics of the previous epoch, except for those that the history or a record
     /// still needs.
     pub(crate) fn begin_epoch(&mut self) {
-        self.closed.retain_mut(|metric| {
+        self.closed.retain(|_, metric| {
             metric.is_current = false;
             metric.is_new_to_history || metric.is_new_to_record
         });
@@ -290,14 +265,14 @@ impl Log {
 
     /// Discards the values logged in an interrupted pass.
     pub(crate) fn restart(&mut self, phase: Phase) {
-        self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
+        self.meters.of_phase(phase).for_each(Meter::restart);
     }
 
     /// Takes the values logged since the last record, whether in training batches or between them.
     /// Also takes the metrics of passes that no record contains yet.
     fn take_window(&mut self, phase: Phase) -> Vec<(String, Scalar)> {
         let mut taken = Vec::new();
-        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
+        for meter in self.meters.of_phase(phase) {
             if let Some(scalar) = meter.close_window() {
                 taken.push((meter.full_name(), scalar));
             }
@@ -310,7 +285,7 @@ impl Log {
     /// yet.
     fn take_closed(&mut self, phase: Phase) -> impl Iterator<Item = (String, Scalar)> {
         let new =
-            self.closed.iter_mut().filter(move |metric| metric.phase == phase && metric.is_new_to_record);
+            self.closed.values_mut().filter(move |metric| metric.phase == phase && metric.is_new_to_record);
         new.map(|metric| {
             metric.is_new_to_record = false;
             (metric.name.clone(), Scalar::Number(metric.value.0))
@@ -385,29 +360,29 @@ impl Log {
         }
         let own = merge::terms(&mut self.meters, &self.reader, phase, what)?;
         for (term, sum) in merge::join(world, &own, phase, what)? {
-            let index = self.index_of(phase, &term.name, term.reduce);
-            self.meters[index].set_joined(term.is_main_only, sum, what);
+            let meter = self.meters.of(phase, &term.name, term.reduce);
+            meter.set_joined(term.is_main_only, sum, what);
         }
         Ok(())
     }
 
     /// Returns the metrics that no row of the history contains yet.
     pub(crate) fn new_to_history(&self) -> impl Iterator<Item = (&str, f64)> {
-        let new = self.closed.iter().filter(|metric| metric.is_new_to_history);
+        let new = self.closed.values().filter(|metric| metric.is_new_to_history);
         new.map(|metric| (metric.name.as_str(), metric.value.0))
     }
 
     /// Adds the new metrics to a history as a row.
     pub(crate) fn add_row(&mut self, history: &mut History, step: Counters) {
-        let new = self.closed.iter_mut().filter(|metric| metric.is_new_to_history);
-        let row: Metrics = new
-            .map(|metric| {
-                metric.is_new_to_history = false;
-                (metric.name.clone(), metric.value.0)
-            })
-            .collect();
-        if !row.is_empty() {
-            history.record(step, &row);
+        let mut new = self.closed.values_mut().filter(|metric| metric.is_new_to_history).peekable();
+        if new.peek().is_some() {
+            history.record(
+                step,
+                new.map(|metric| {
+                    metric.is_new_to_history = false;
+                    (metric.name.as_str(), metric.value.0)
+                }),
+            );
         }
     }
 }
@@ -427,7 +402,8 @@ impl LogState {
         let meters = log.meters.iter().map(|meter| MeterState::of(meter, &log.reader, &mut tensors));
         let meters = meters.collect::<Result<_>>()?;
         let records = RecordsState::of(&log.records, &mut tensors);
-        Ok((LogState { meters, closed: log.closed.clone(), records }, tensors))
+        let closed = log.closed.values().cloned().collect();
+        Ok((LogState { meters, closed, records }, tensors))
     }
 
     /// Whether a run can have this state: all weights are finite and at least 0, and all counts are
@@ -439,7 +415,7 @@ impl LogState {
     /// Restores a log, except for its history.
     pub(crate) fn restore(&self, log: &mut Log, tensor: impl Fn(&str) -> Option<Tensor>) {
         log.meters = self.meters.iter().map(|meter| meter.meter(&tensor)).collect();
-        log.closed.clone_from(&self.closed);
+        log.closed = self.closed.iter().map(|metric| (metric.name.clone(), metric.clone())).collect();
         self.records.restore(&mut log.records, &tensor);
     }
 
@@ -460,12 +436,15 @@ impl LogState {
     /// Adds the running reductions of another rank to these, for a run that resumes with a
     /// different number of ranks.
     pub(crate) fn join(mut self, other: LogState) -> Self {
+        let keyed = self.meters.into_iter().map(|own| (own.key_of_meter(), own));
+        let mut meters: IndexMap<_, _> = keyed.collect();
         for theirs in other.meters {
-            match self.meters.iter_mut().find(|own| own.is_of(&theirs)) {
-                Some(own) => own.join(&theirs),
-                None => self.meters.push(theirs),
+            match meters.entry(theirs.key_of_meter()) {
+                Entry::Occupied(mut own) => own.get_mut().join(&theirs),
+                Entry::Vacant(entry) => drop(entry.insert(theirs)),
             }
         }
+        self.meters = meters.into_values().collect();
         self
     }
 
@@ -475,5 +454,46 @@ impl LogState {
         self.meters.clear();
         self.records.forget_media();
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_is_that_of_a_whole_part_of_the_name() {
+        let goals =
+            BTreeMap::from([("top/five".to_owned(), Goal::Maximize), ("error".to_owned(), Goal::Minimize)]);
+        assert_eq!(own_goal(&goals, "valid/top/five"), Some(Goal::Maximize));
+        assert_eq!(own_goal(&goals, "valid/clean/top/five/class 3"), Some(Goal::Maximize));
+        assert_eq!(own_goal(&goals, "valid/error/class 3"), Some(Goal::Minimize));
+        assert_eq!(own_goal(&goals, "valid/errors"), own_goal(&BTreeMap::new(), "valid/errors"));
+    }
+
+    #[test]
+    fn metrics_keep_the_order_in_which_they_were_first_logged() {
+        let mut log = Log::default();
+        let mut add = |name: &str, value: f64| {
+            let value = Value::Number(value);
+            let logged = Logged {
+                phase: Phase::Train,
+                name,
+                reduce: Reduce::Mean,
+                value,
+                weight: 1.0,
+                is_main_only: false,
+                hook: None,
+            };
+            log.add(logged).unwrap();
+        };
+        for names in [["a", "b", "c"], ["c", "a", "b"], ["b", "b", "d"]] {
+            names.into_iter().for_each(|name| add(name, f64::from(name.as_bytes()[0])));
+        }
+        log.finish(Phase::Train).unwrap();
+        let metrics = log.metrics();
+        let names: Vec<_> = metrics.iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["train/a", "train/b", "train/c", "train/d"]);
+        assert_eq!(metrics["train/d"], 100.0);
     }
 }
