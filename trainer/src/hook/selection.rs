@@ -1,7 +1,8 @@
 //! [`HookSelection`]: collects the hooks of a trainer and their values, and selects those that run.
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::call::Loop;
 use super::definition::{Hook, HookDef, Origin, Source};
@@ -78,8 +79,15 @@ impl<R: Loop> HookSelection<R> {
         let HookSelection { mut hooks, mut instances, single, .. } = self;
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
-        for (nth, (id, name)) in single.iter().enumerate() {
-            let Some((_, other)) = single[..nth].iter().find(|(other, _)| other == id) else { continue };
+        let mut first_of: HashMap<TypeId, &str> = HashMap::new();
+        for (id, name) in &single {
+            let other = match first_of.entry(*id) {
+                Entry::Occupied(other) => *other.get(),
+                Entry::Vacant(entry) => {
+                    entry.insert(name);
+                    continue;
+                }
+            };
             mistakes.push(if name == other {
                 format!("hook `{name}` is `single` but was added twice: remove one")
             } else {
@@ -87,26 +95,24 @@ impl<R: Loop> HookSelection<R> {
             });
         }
         // An added value replaces the automatic one.
-        let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
+        let explicit: HashSet<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
-        let mut automatic: Vec<(TypeId, u32, Make<R>)> = Vec::new();
+        let mut automatic: Vec<(u32, Make<R>)> = Vec::new();
+        let mut slots: HashMap<TypeId, u32> = HashMap::new();
         let linked = discover(linked, origins, &self.discover, ranks, &self.required, mistakes);
         for Linked { hook, auto } in linked {
             let slot = match auto {
                 None => None,
                 Some(Automatic { id, single: group, make, .. }) => {
-                    let is_replaced = group.is_some_and(|of| single.iter().any(|(other, _)| *other == of));
+                    let is_replaced = group.is_some_and(|of| first_of.contains_key(&of));
                     if is_replaced || explicit.contains(&id) || id == task {
                         continue;
                     }
-                    Some(match automatic.iter().find(|(known, ..)| *known == id) {
-                        Some((_, slot, _)) => *slot,
-                        None => {
-                            let slot = slot_after(instances.len() + automatic.len());
-                            automatic.push((id, slot, make));
-                            slot
-                        }
-                    })
+                    Some(*slots.entry(id).or_insert_with(|| {
+                        let slot = slot_after(instances.len() + automatic.len());
+                        automatic.push((slot, make));
+                        slot
+                    }))
                 }
             };
             hooks.push(Hook { source: Source::Discovery, ..Hook::new(hook, slot) });
@@ -123,9 +129,9 @@ impl<R: Loop> HookSelection<R> {
         leave_out(&mut hooks, &self.without, mistakes);
         added_although_discovered(&hooks, &explicit, mistakes);
         compiled_twice(&hooks, mistakes);
-        for (_, slot, make) in automatic {
-            let used = hooks.iter().any(|hook| hook.slot == Some(slot));
-            instances.push(if used { make() } else { Instance::absent() });
+        let used: HashSet<u32> = hooks.iter().filter_map(|hook| hook.slot).collect();
+        for (slot, make) in automatic {
+            instances.push(if used.contains(&slot) { make() } else { Instance::absent() });
         }
         for instance in &mut instances {
             (instance.observes, instance.may_fail) = (true, true);
@@ -218,7 +224,7 @@ fn leave_out<R>(hooks: &mut Vec<Hook<R>>, without: &[String], mistakes: &mut Vec
 }
 
 /// Reports discovered functions that were also added as closures, `.on("name", my_hook)`.
-fn added_although_discovered<R>(hooks: &[Hook<R>], added: &[TypeId], mistakes: &mut Vec<String>) {
+fn added_although_discovered<R>(hooks: &[Hook<R>], added: &HashSet<TypeId>, mistakes: &mut Vec<String>) {
     let discovered = hooks.iter().filter(|hook| hook.source == Source::Discovery && hook.slot.is_none());
     for hook in discovered.filter(|hook| added.contains(&hook.definition.id)) {
         mistakes.push(format!(

@@ -1,5 +1,6 @@
 //! The part of a run's state that concerns its folder, and the list of the run's hyperparameters.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -103,10 +104,12 @@ pub(crate) fn recorded(
         }
     }
     let settings = settings.of(SettingKind::Result).chain(settings.of(SettingKind::Length));
-    let names: Vec<String> = hooks.iter().map(name_of).collect();
-    let settings = settings.chain(hooks.iter().enumerate().flat_map(|(nth, hook)| {
-        let earlier = names[..nth].iter().filter(|other| **other == names[nth]).count();
-        let name = if earlier == 0 { names[nth].clone() } else { format!("{}{}", names[nth], earlier + 1) };
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    let settings = settings.chain(hooks.iter().flat_map(|hook| {
+        let name = name_of(hook);
+        let count = counts.entry(name.clone()).or_default();
+        *count += 1;
+        let name = if *count == 1 { name } else { format!("{name}{count}") };
         let settings = hook.extras.settings.is_some().then(|| hook.settings());
         let values = settings.map(SettingList::into_values).unwrap_or_default();
         values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))

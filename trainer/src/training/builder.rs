@@ -1,7 +1,7 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::type_name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -382,10 +382,10 @@ fn add_variables(
 ) -> Added {
     let before = Vars::from_store(store).iter().map(|var| var.name.clone()).collect();
     let model = NewVariables::new(store, seed);
+    let used: HashSet<usize> = hooks.iter().filter_map(|hook| usize::try_from(hook.slot?).ok()).collect();
     for (slot, instance) in (TASK + 1..).zip(instances) {
-        let is_used = hooks.iter().any(|hook| hook.slot.is_some_and(|own| own as usize == slot));
         let invalid = instance.mistakes();
-        if invalid.is_empty() && is_used {
+        if invalid.is_empty() && used.contains(&slot) {
             mistakes.extend(instance.add_variables(&model));
         }
         mistakes.extend(invalid);

@@ -1,6 +1,6 @@
 //! The run folder: its settings, and what is written when an entry point begins and ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde_json::Value as Json;
@@ -32,11 +32,13 @@ pub(super) fn check_hyperparameters(
     recorded: &[(String, Hyperparameter)],
     mistakes: &mut Vec<String>,
 ) {
+    let recorded: HashMap<&str, &Hyperparameter> =
+        recorded.iter().rev().map(|(name, value)| (name.as_str(), value)).collect();
     for (nth, hyperparameter) in given.iter().enumerate() {
         let Given { name, value, by } = hyperparameter;
         let others: Vec<GivenBy> =
             given[..nth].iter().filter(|other| other.name == *name).map(|other| other.by).collect();
-        let own = recorded.iter().find(|(other, _)| other == name).map(|(_, own)| own);
+        let own = recorded.get(name.as_str());
         if name.is_empty() {
             mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
         } else if others.iter().any(|other| (*other == GivenBy::Call) != (*by == GivenBy::Call)) {
@@ -55,7 +57,7 @@ pub(super) fn check_hyperparameters(
                     "`.hyperparameter(\"{name}\", …)`: the trainer records its own `{name}`: remove this call, or choose \
                      another name"
                 )),
-                _ if own != value => mistakes.push(format!(
+                _ if *own != value => mistakes.push(format!(
                     "the setting `{name}` is {}, but the `{name}` that the trainer records is {own}: pass the setting on, as \
                      in `AdamW::new(settings.lr)`, or give the setting another name",
                     hyperparameter.text()
@@ -65,7 +67,7 @@ pub(super) fn check_hyperparameters(
         }
     }
     mistakes.dedup();
-    given.retain(|hyperparameter| !recorded.iter().any(|(name, _)| *name == hyperparameter.name));
+    given.retain(|hyperparameter| !recorded.contains_key(hyperparameter.name.as_str()));
 }
 
 /// Determines the path of the run folder, where a resume may look for checkpoints.
