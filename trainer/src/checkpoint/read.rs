@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tch::Tensor;
-
 use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, present};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::Manifest;
 use super::rank::RankState;
-use super::tensors;
+use super::tensors::{FileDigest, TensorFile};
 use crate::distributed::Share;
 use crate::error::Result;
 use crate::io::files::in_file;
@@ -48,11 +46,11 @@ pub(crate) fn verify_share(folder: &Path, share: Share) -> Result<()> {
         (nth - 1) % share.of == share.rank
     };
     if is_own() {
-        load_journal(folder, &manifest)?;
+        Journal::verified(folder, digest_of(folder, &manifest, HISTORY)?)?;
     }
     for name in tensor_files(&manifest) {
         if is_own() {
-            load_file(folder, &manifest, name)?;
+            open_file(folder, &manifest, name)?;
         }
     }
     let Some(saved_by) = &manifest.saved_by else { return Ok(()) };
@@ -65,7 +63,7 @@ pub(crate) fn verify_share(folder: &Path, share: Share) -> Result<()> {
 }
 
 /// The recorded digest of a file.
-fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a tensors::FileDigest> {
+fn digest_of<'a>(folder: &Path, manifest: &'a Manifest, name: &str) -> Result<&'a FileDigest> {
     let digest = manifest.files.get(name);
     digest.ok_or_else(|| {
         in_file(
@@ -85,14 +83,11 @@ fn tensor_files(manifest: &Manifest) -> impl Iterator<Item = &'static str> {
     [MODEL, OPTIMIZER, STATE].into_iter().chain(averages)
 }
 
-fn load_file(folder: &Path, manifest: &Manifest, name: &str) -> Result<BTreeMap<String, Tensor>> {
-    tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?)
+fn open_file(folder: &Path, manifest: &Manifest, name: &str) -> Result<TensorFile> {
+    TensorFile::open(&folder.join(name), digest_of(folder, manifest, name)?)
 }
 
-/// Returns the tensors of each file that rank 0 has written, by the name of the file.
-pub(crate) fn load_tensors(
-    folder: &Path,
-    manifest: &Manifest,
-) -> Result<BTreeMap<&'static str, BTreeMap<String, Tensor>>> {
-    tensor_files(manifest).map(|name| Ok((name, load_file(folder, manifest, name)?))).collect()
+/// Returns the verified files with tensors that rank 0 has written, by name.
+pub(crate) fn open_files(folder: &Path, manifest: &Manifest) -> Result<BTreeMap<&'static str, TensorFile>> {
+    tensor_files(manifest).map(|name| Ok((name, open_file(folder, manifest, name)?))).collect()
 }

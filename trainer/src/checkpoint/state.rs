@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
+use super::tensors::TensorFile;
 use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
 use crate::libtorch;
@@ -130,6 +131,8 @@ pub struct Saved {
     pub(crate) averages: BTreeMap<String, Tensor>,
     /// This rank's share of a state that is divided among the ranks.
     pub(crate) shares: BTreeMap<String, Tensor>,
+    /// A file with further tensors of the state, which are not in memory.
+    pub(crate) unread: Option<TensorFile>,
 }
 
 impl Saved {
@@ -199,7 +202,42 @@ impl Saved {
     pub(crate) fn shallow_clone(&self) -> Self {
         let [tensors, averages, shares] = [&self.tensors, &self.averages, &self.shares]
             .map(|all| all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
-        Saved { values: self.values.clone(), tensors, averages, shares }
+        Saved { values: self.values.clone(), tensors, averages, shares, unread: None }
+    }
+
+    /// Returns the dtype and the shape of each tensor, including those that are not in memory.
+    pub(crate) fn forms(&self) -> BTreeMap<&str, (Kind, Vec<i64>)> {
+        let read = self.tensors.iter().map(|(name, own)| (name.as_str(), (own.kind(), own.size())));
+        let unread = self.unread.iter().flat_map(|file| file.places());
+        let unread = unread.map(|(name, place)| (name.as_str(), (place.kind, place.shape.clone())));
+        read.chain(unread).collect()
+    }
+
+    /// Copies a tensor into one of the same dtype and shape, from the file if it is not in memory.
+    pub(crate) fn copy_into(&self, name: &str, own: &mut Tensor) -> Result<()> {
+        let place = self.unread.as_ref().and_then(|file| Some((file, file.places().get(name)?)));
+        match place {
+            Some((file, place)) if place.shape == own.size() => file.copy_into(name, place, own),
+            _ => {
+                let saved = self.get_tensor(name)?;
+                if saved.size() != own.size() {
+                    return Err(Error::usage(format!(
+                        "`{name}` has the shape {:?} in the saved state, and {:?} in this trainer",
+                        saved.size(),
+                        own.size()
+                    )));
+                }
+                Ok(own.f_copy_(saved)?)
+            }
+        }
+    }
+
+    /// Reads the tensors that are not in memory.
+    pub(crate) fn read_all(&mut self) -> Result<()> {
+        if let Some(file) = self.unread.take() {
+            self.tensors.extend(file.read_all()?);
+        }
+        Ok(())
     }
 
     /// All tensors of the state, including averages and shares.

@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::files::{AVERAGES, MODEL, OPTIMIZER, STATE};
 use super::manifest::{Manifest, Values};
 use super::rank::RankState;
-use super::read::load_tensors;
+use super::read::open_files;
 use super::{NamedTensors, Saved};
 use crate::error::Result;
 
@@ -88,7 +88,13 @@ impl<'c> SavedStates<'c> {
     ///
     /// Returns an error if a file is missing or damaged.
     pub(crate) fn load(folder: &'c Path, manifest: &'c Manifest) -> Result<Self> {
-        let mut files = load_tensors(folder, manifest)?;
+        // All files are verified before a tensor is read.
+        let mut opened = open_files(folder, manifest)?;
+        let mut model = opened.remove(MODEL);
+        let mut files = BTreeMap::new();
+        for (name, file) in opened {
+            files.insert(name, file.read_all()?);
+        }
         let mut ranks = Vec::new();
         for (rank, parts) in std::iter::once(&manifest.parts).chain(&manifest.ranks).enumerate() {
             let mut states = States::new();
@@ -100,6 +106,9 @@ impl<'c> SavedStates<'c> {
                 let mut saved = Saved { values: values.clone(), ..Saved::new() };
                 if let Some(tensors) = files.get_mut(file) {
                     saved.tensors = take(tensors, &prefix);
+                }
+                if file == MODEL {
+                    saved.unread = model.take();
                 }
                 states.insert(part.clone(), saved);
             }

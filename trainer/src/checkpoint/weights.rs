@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
@@ -351,7 +351,7 @@ pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_
     for ((name, nth), own) in file_of.into_iter().zip(mapped) {
         let Some(own) = own else { continue };
         opened[nth].check(&name).map_err(|error| in_file(paths[nth], error))?;
-        if vars.get(&own).is_ok() {
+        if vars.has(&own) {
             let tensor = opened[nth].tensor(&name).map_err(|error| in_file(paths[nth], error))?;
             if saved.insert(own.clone(), tensor).is_some() {
                 return Err(in_file(
@@ -498,42 +498,36 @@ fn named(vars: &Vars) -> NamedTensors {
 /// Tensors, each with its new value.
 pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 
-/// Pairs each variable with its saved value.
-///
-/// # Errors
-///
-/// Returns an error unless every name, shape and dtype matches.
-pub(crate) fn fitting(vars: &Vars, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
+/// Returns an error unless the saved tensors, of these dtypes and shapes, are those of the variables.
+pub(crate) fn check_fit(vars: &Vars, saved: &BTreeMap<&str, (Kind, Vec<i64>)>) -> Result<()> {
     let missing: Vec<String> =
-        vars.iter().map(|var| var.name.clone()).filter(|name| !saved.contains_key(name)).collect();
+        vars.iter().map(|var| var.name.clone()).filter(|name| !saved.contains_key(name.as_str())).collect();
     let unexpected: Vec<String> =
-        saved.keys().filter(|name| vars.iter().all(|var| var.name != **name)).cloned().collect();
+        saved.keys().filter(|name| !vars.has(name)).map(ToString::to_string).collect();
     if !(missing.is_empty() && unexpected.is_empty()) {
         return Err(Error::usage(format!(
             "{}: build the same model as when the checkpoint was written",
             differences(&missing, &unexpected)
         )));
     }
-    let mut copies = Copies::new();
     for var in vars.iter() {
-        let tensor = &saved[&var.name];
-        if var.tensor.size() != tensor.size() {
-            let mismatch = Mismatch { name: var.name.clone(), file: tensor.size(), task: var.tensor.size() };
+        let (kind, shape) = &saved[var.name.as_str()];
+        let own = var.tensor.size();
+        if own != *shape {
+            let mismatch = Mismatch { name: var.name.clone(), file: shape.clone(), task: own };
             return Err(Error::usage(format!(
                 "{mismatch}: build the same model as when the checkpoint was written"
             )));
         }
-        if var.tensor.kind() != tensor.kind() {
+        if var.tensor.kind() != *kind {
             return Err(Error::usage(format!(
-                "`{}` has the dtype {:?} in the file, but {:?} in this trainer: build the model with the dtype of the file",
+                "`{}` has the dtype {kind:?} in the file, but {:?} in this trainer: build the model with the dtype of the file",
                 var.name,
-                tensor.kind(),
                 var.tensor.kind()
             )));
         }
-        copies.push((var.tensor.shallow_clone(), tensor.shallow_clone()));
     }
-    Ok(copies)
+    Ok(())
 }
 
 /// Lists the first three missing and unexpected names, and the number of the remaining ones.

@@ -2,7 +2,10 @@
 //! file.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 
+use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use tch::{Kind, Tensor};
@@ -105,12 +108,67 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
 
 /// Decodes all tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
-    let file = Encoded::open(bytes, "a `safetensors` file", |format| {
-        format.remedy().unwrap_or(
-            "load it in the program that wrote it, and save its tensors with `safetensors.torch.save_file`",
-        )
-    })?;
+    let file = Encoded::open(bytes, "a `safetensors` file", remedy)?;
     file.names().into_iter().map(|name| Ok((name.to_owned(), file.tensor(name)?))).collect()
+}
+
+fn remedy(format: Format) -> &'static str {
+    format.remedy().unwrap_or(
+        "load it in the program that wrote it, and save its tensors with `safetensors.torch.save_file`",
+    )
+}
+
+/// Where a `safetensors` file has a tensor, and which.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) kind: Kind,
+    pub(crate) shape: Vec<i64>,
+    /// The bytes in the file.
+    pub(crate) range: Range<u64>,
+}
+
+/// Reads the header of a file of this length that begins with `start`, and returns where its
+/// tensors are. `start` has at least the header, if the file has one.
+pub(crate) fn places(start: &[u8], length: u64) -> Result<BTreeMap<String, Place>, String> {
+    let header = start.split_first_chunk::<8>().and_then(|(size, rest)| {
+        let header = rest.get(..usize::try_from(u64::from_le_bytes(*size)).ok()?)?;
+        serde_json::from_slice::<Metadata>(header).ok().map(|metadata| (8 + header.len() as u64, metadata))
+    });
+    let Some((begin, metadata)) = header.filter(|(begin, all)| begin + all.data_len() as u64 == length)
+    else {
+        return Err(match Format::of(start) {
+            Format::Safetensors => damaged("its header does not describe its content"),
+            format => format::unexpected(start, format, "a `safetensors` file", remedy),
+        });
+    };
+    let place = |(name, info): (String, &TensorInfo)| {
+        let kind = kind_of(info.dtype).ok_or_else(|| unsupported(&name, info.dtype))?;
+        let (from, to) = info.data_offsets;
+        let range = begin + from as u64..begin + to as u64;
+        Ok((name, Place { kind, shape: sizes(&info.shape), range }))
+    };
+    metadata.tensors().into_iter().map(place).collect()
+}
+
+fn damaged(why: impl fmt::Display) -> String {
+    format!("the safetensors file is damaged or truncated ({why}): copy, download or save it again")
+}
+
+fn unsupported(name: &str, dtype: Dtype) -> String {
+    format!(
+        "`{}`: it has the dtype {dtype:?}, which is not supported: skip it with `.skip(…)`, or convert it to another dtype in \
+         Python",
+        shortened(name)
+    )
+}
+
+fn sizes(shape: &[usize]) -> Vec<i64> {
+    shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
+}
+
+/// Decodes a tensor of a file.
+pub(crate) fn decoded(name: &str, bytes: &[u8], shape: &[i64], kind: Kind) -> Result<Tensor, String> {
+    libtorch::from_bytes(bytes, shape, kind).map_err(|error| format!("`{}`: {error}", shortened(name)))
 }
 
 /// The tensors of a `safetensors` file, each of which is decoded when it is needed.
@@ -125,9 +183,7 @@ impl<'a> Encoded<'a> {
         remedy: impl FnOnce(Format) -> &'static str,
     ) -> Result<Self, String> {
         SafeTensors::deserialize(bytes).map(Encoded).map_err(|error| match Format::of(bytes) {
-            Format::Safetensors => format!(
-                "the safetensors file is damaged or truncated ({error}): copy, download or save it again"
-            ),
+            Format::Safetensors => damaged(error),
             format => format::unexpected(bytes, format, expected, remedy),
         })
     }
@@ -139,17 +195,8 @@ impl<'a> Encoded<'a> {
     /// Decodes the tensor with this name.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, String> {
         let view = self.0.tensor(name).map_err(|error| error.to_string())?;
-        let of = |why: String| format!("`{}`: {why}", shortened(name));
-        let Some(kind) = kind_of(view.dtype()) else {
-            return Err(of(format!(
-                "it has the dtype {:?}, which is not supported: skip it with `.skip(…)`, or convert it to another dtype in \
-                 Python",
-                view.dtype()
-            )));
-        };
-        let shape: Vec<i64> =
-            view.shape().iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        libtorch::from_bytes(view.data(), &shape, kind).map_err(|error| of(error.to_string()))
+        let kind = kind_of(view.dtype()).ok_or_else(|| unsupported(name, view.dtype()))?;
+        decoded(name, view.data(), &sizes(view.shape()), kind)
     }
 }
 

@@ -208,6 +208,11 @@ impl Vars {
         })
     }
 
+    /// Returns whether there is a variable with this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
     fn find(&self, name: &str) -> Option<&Tensor> {
         let index = self.vars.binary_search_by(|var| var.name.as_str().cmp(name)).ok()?;
         Some(&self.vars[index].tensor)

@@ -55,17 +55,19 @@ impl Part for Variables {
     }
 
     fn check(&self, _fit: &FitState, model: &Model, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
-        weights::fitting(&model.vars, &saved.tensors).map(drop)
+        weights::check_fit(&model.vars, &saved.forms())
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        weights::copy(weights::fitting(run.vars(), &saved.tensors)?)
+        let _no_grad = tch::no_grad_guard();
+        run.vars().iter().try_for_each(|var| saved.copy_into(&var.name, &mut var.tensor.shallow_clone()))
     }
 
     /// If the number of ranks has changed, ranks that train separately begin with the mean of the
     /// saved weights.
     fn merge(&self, _rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
+        merged.read_all()?;
         if self.added.replace(self.added.get() + 1) == 0 {
             merged.own_its_memory()?;
             for (name, sum) in &mut merged.tensors {
