@@ -1,6 +1,6 @@
 //! [`Sequence`] and [`Sequences`]: tokens, and batches of them that are padded or packed.
 
-use tch::{Kind, Reduction, Tensor};
+use tch::{Device, Kind, Reduction, Tensor};
 
 use super::collate::Collate;
 use crate::error::{Error, Result};
@@ -166,19 +166,33 @@ impl Sequences {
     pub(super) fn of_rows(rows: &[Vec<Sequence>], length: Option<usize>) -> Result<Self> {
         let longest = rows.iter().map(|row| row.iter().map(Sequence::len).sum()).max().unwrap_or(0);
         let length = length.unwrap_or(longest);
-        let join = |padding: i64, of: fn(usize, &Sequence) -> Vec<i64>| {
+        let shape = [rows.len() as i64, length as i64];
+        let join = |padding: i64, add: fn(&mut Vec<i64>, usize, &Sequence)| {
             let mut values = Vec::with_capacity(rows.len() * length);
             for (nth, row) in rows.iter().enumerate() {
-                values.extend(row.iter().enumerate().flat_map(|(nth, sequence)| of(nth, sequence)));
+                row.iter().enumerate().for_each(|(nth, sequence)| add(&mut values, nth, sequence));
                 values.resize((nth + 1) * length, padding);
             }
-            Ok::<_, Error>(Tensor::f_from_slice(&values)?.f_view([rows.len() as i64, length as i64])?)
+            Ok::<_, Error>(Tensor::f_from_slice(&values)?.f_view(shape)?)
+        };
+        let is_full = |row: &Vec<Sequence>| matches!(&row[..], [only] if only.len() == length);
+        let (positions, segments) = if rows.iter().all(is_full) {
+            let integers = (Kind::Int64, Device::Cpu);
+            let positions = Tensor::f_arange(shape[1], integers)?.f_repeat([shape[0], 1])?;
+            (positions, Tensor::f_ones(shape, integers)?)
+        } else {
+            (
+                join(0, |values, _, sequence| values.extend(0..sequence.len() as i64))?,
+                join(0, |values, nth, sequence| {
+                    values.extend(std::iter::repeat_n(nth as i64 + 1, sequence.len()));
+                })?,
+            )
         };
         Ok(Sequences {
-            tokens: join(0, |_, sequence| sequence.tokens.clone())?,
-            targets: join(IGNORED, |_, sequence| sequence.targets.clone())?,
-            positions: join(0, |_, sequence| (0..sequence.len() as i64).collect())?,
-            segments: join(0, |nth, sequence| vec![nth as i64 + 1; sequence.len()])?,
+            tokens: join(0, |values, _, sequence| values.extend_from_slice(&sequence.tokens))?,
+            targets: join(IGNORED, |values, _, sequence| values.extend_from_slice(&sequence.targets))?,
+            positions,
+            segments,
         })
     }
 }
