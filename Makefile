@@ -13,7 +13,7 @@ PYTHON ?= python3
 # In a job of SLURM or MPI, tests and benchmarks would otherwise become its ranks.
 unexport $(filter I_MPI_HYDRA_UUID LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
 
-.PHONY: help libtorch demo mnist lint test soak sanitize interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer findings doc clean
+.PHONY: help libtorch demo mnist lint test soak sanitize interop nccl-compile picture ui bench race bench-history bench-data growth scale instructions bench-compile trace-viewer findings doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
@@ -30,6 +30,7 @@ help:
 	@echo "make bench      benchmark against handwritten loops"
 	@echo "make race       time a step beside Lightning, trainer-tools, fastai and MMEngine (several GB, once)"
 	@echo "make bench-history   benchmark, keep the ratios in benches.jsonl, and plot them in benches.html  (HISTORY=file)"
+	@echo "make growth     measure how the cost of what grows with a run depends on its size"
 	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
 	@echo "make bench-data compare loading data with PyTorch, WebDataset and MosaicML's streaming (several GB, once)"
 	@echo "make instructions    count the instructions of a step, a point and an operation (needs Valgrind)"
@@ -109,6 +110,9 @@ bench-history: libtorch
 
 bench-data: libtorch
 	@$(PYTHON) scripts/bench_data.py $(FEATURES)
+
+growth: libtorch
+	@$(PYTHON) scripts/growth.py $(FEATURES)
 
 scale: libtorch
 	@cargo bench -q -p trainer --features distributed $(FEATURES) --bench scale
