@@ -67,7 +67,11 @@ const TABLE: &[Row] = &[
     (
         "losses of",
         WIDE,
-        &[("trainer/src/hooks/methods/distillation.rs", 5), ("trainer/src/data/sequence.rs", 2)],
+        &[
+            ("trainer/src/hooks/methods/distillation.rs", 5),
+            ("trainer/src/data/sequence.rs", 2),
+            ("trainer/sys/cpp/linear_cross_entropy.cpp", 13),
+        ],
     ),
     ("gradients of an accumulation window", OWN, &[]),
     ("gradients of the ranks", OWN, &[("trainer/src/distributed/links.rs", 2)]),

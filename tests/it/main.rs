@@ -65,6 +65,7 @@ mod lock;
 mod log_rows;
 mod loggers;
 mod lora;
+mod losses;
 mod may_fail;
 mod methods;
 mod metrics;

@@ -180,7 +180,7 @@ mod values;
 #[doc(inline)]
 pub use libtorch::cuda;
 #[doc(inline)]
-pub use model::modules;
+pub use model::{losses, modules};
 #[doc(inline)]
 pub use moments::{lifecycle, moment, phase};
 #[doc(inline)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use trainer::checkpoint::LoadWeights;
+use trainer::losses::Head;
 use trainer::modules::{self, Name, Named};
 use trainer::prelude::*;
 use trainer::tch::nn::{Init, ModuleT};
@@ -454,15 +455,30 @@ impl Gpt2 {
         mask: Option<&Tensor>,
         train: bool,
     ) -> Tensor {
-        let attended = match mask {
-            None => Attended::Causal,
-            Some(mask) => {
-                let time = ids.size()[1];
-                let causal = Tensor::ones([time, time], (Kind::Bool, ids.device())).tril(0);
-                Attended::Masked(attention_mask(mask).logical_and(&causal))
-            }
-        };
-        self.logits(ids, positions, &attended, None, train)
+        self.logits(&self.hidden(ids, positions, &attended(ids, mask), None, train))
+    }
+
+    /// Returns the output before the last layer, whose loss needs no logits, for the arguments of
+    /// [`forward`](Gpt2::forward). The module `lm_head` is not called.
+    ///
+    /// ```
+    /// # use models::{Gpt2, Gpt2Config};
+    /// # use trainer::prelude::*;
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let sizes = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, ..Gpt2Config::small() };
+    /// # let config = Gpt2Config { vocab_size: 256, ..sizes };
+    /// # let gpt2 = Gpt2::new(&vs.root(), &config);
+    /// let tokens = Tensor::from_slice(b"to be or not").to_kind(Kind::Int64).unsqueeze(0);
+    /// let head = gpt2.head(&tokens.narrow(1, 0, 11), None, None, true);
+    /// let loss = head.cross_entropy(&tokens.narrow(1, 1, 11))?;
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`forward`](Gpt2::forward).
+    pub fn head(&self, ids: &Tensor, positions: Option<&Tensor>, mask: Option<&Tensor>, train: bool) -> Head {
+        Head::new(self.hidden(ids, positions, &attended(ids, mask), None, train), &self.wte.ws)
     }
 
     /// Returns the logits for new token IDs, which follow the tokens in the cache, and adds the new
@@ -483,10 +499,14 @@ impl Gpt2 {
         } else {
             Attended::Masked(Tensor::ones([new, past + new], (Kind::Bool, ids.device())).tril(past))
         };
-        self.logits(ids, None, &attended, Some(cache), false)
+        self.logits(&self.hidden(ids, None, &attended, Some(cache), false))
     }
 
-    fn logits(
+    fn logits(&self, hidden: &Tensor) -> Tensor {
+        self.lm_head.run(hidden, |xs| xs.linear::<&Tensor>(&self.wte.ws, None))
+    }
+
+    fn hidden(
         &self,
         ids: &Tensor,
         given: Option<&Tensor>,
@@ -509,8 +529,16 @@ impl Gpt2 {
             let cache = cache.as_mut().map(|cache| &mut cache.blocks[nth]);
             hidden = block.forward(&hidden, attended, cache, train);
         }
-        self.lm_head.run(&hidden.apply(&self.ln_f), |xs| xs.linear::<&Tensor>(&self.wte.ws, None))
+        hidden.apply(&self.ln_f)
     }
+}
+
+/// Returns the tokens that a token attends to: not to a later one, nor to one that a mask excludes.
+fn attended(ids: &Tensor, mask: Option<&Tensor>) -> Attended {
+    let Some(mask) = mask else { return Attended::Causal };
+    let time = ids.size()[1];
+    let causal = Tensor::ones([time, time], (Kind::Bool, ids.device())).tril(0);
+    Attended::Masked(attention_mask(mask).logical_and(&causal))
 }
 
 impl ModuleT for Gpt2 {

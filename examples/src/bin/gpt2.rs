@@ -10,6 +10,7 @@ use examples::text;
 use models::{Files, Generate, Gpt2, Gpt2Config, Sampling};
 use trainer::data::{IGNORED, NamedLoaders, Sequence, Sequences};
 use trainer::hooks::{Amp, Checkpoint, HyperparameterSchedule, Lora, Progress};
+use trainer::losses::Head;
 use trainer::metrics::Perplexity;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -29,23 +30,23 @@ impl Lm {
 
 impl Task for Lm {
     type Batch = Sequences;
-    type Pred = Tensor;
+    type Pred = Head;
 
     fn vars(&self) -> &nn::VarStore {
         &self.vars
     }
-    fn pred(&mut self, batch: &Sequences, mode: Mode) -> Result<Tensor> {
+    fn pred(&mut self, batch: &Sequences, mode: Mode) -> Result<Head> {
         let mask = batch.mask();
-        Ok(self.gpt2.forward(&batch.tokens, Some(&batch.positions), Some(&mask), mode == Mode::Train))
+        Ok(self.gpt2.head(&batch.tokens, Some(&batch.positions), Some(&mask), mode == Mode::Train))
     }
-    fn loss(&mut self, logits: &Tensor, batch: &Sequences) -> Result<Tensor> {
-        Ok(batch.cross_entropy(logits))
+    fn loss(&mut self, head: &Head, batch: &Sequences) -> Result<Tensor> {
+        head.cross_entropy(&batch.targets)
     }
     fn weight(&self, batch: &Sequences) -> f64 {
         batch.weight()
     }
     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
-        Some(|_, batch, logits| Some((logits.shallow_clone(), batch.targets.shallow_clone())))
+        Some(|_, batch, head| Some((head.token_losses()?, batch.targets.shallow_clone())))
     }
 }
 
@@ -61,7 +62,7 @@ fn builder(config: &Gpt2Config, lr: f64, steps: u64, folder: &Path) -> TrainerBu
         .resume(Resume::Auto)
         .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(Amp::bf16())
-        .hook(Perplexity::new().ignore_index(IGNORED))
+        .hook(Perplexity::new().of_token_losses().ignore_index(IGNORED))
         .hook(Checkpoint::in_run_folder())
         .hook(Progress::new())
 }

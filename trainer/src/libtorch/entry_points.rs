@@ -155,6 +155,39 @@ fn call_tensors(called: &mut BTreeSet<String>) {
     fails(call!(called, trainer_norms(handles(&undefined).as_ptr(), 1, &raw mut norms)), "undefined");
 }
 
+fn call_losses(called: &mut BTreeSet<String>) {
+    // Several chunks of rows, and tiles of classes in half precision.
+    for (kind, rows, classes) in
+        [(Kind::Float, 1100, 16_400), (Kind::BFloat16, 600, 16_400), (Kind::Double, 0, 3)]
+    {
+        let normal = |size: &[i64]| Tensor::randn(size, FLOAT).to_kind(kind).set_requires_grad(true);
+        let [hidden, weight, bias] = [&[rows, 4][..], &[classes, 4], &[classes]].map(normal);
+        let targets = Tensor::randint(3, [rows], (Kind::Int64, Device::Cpu));
+        let class_weights = Tensor::ones([classes], (kind, Device::Cpu));
+        let mut head = LinearCrossEntropy {
+            hidden: hidden.as_ptr(),
+            weight: weight.as_ptr(),
+            targets: targets.as_ptr(),
+            bias: bias.as_ptr(),
+            class_weights: class_weights.as_ptr(),
+            ignored: 1,
+            smoothing: 0.1,
+        };
+        let mut outputs = [null_mut(), null_mut()];
+        let [loss, losses] = &mut outputs;
+        succeeds(call!(called, trainer_linear_cross_entropy(&raw const head, loss, losses)));
+        let [loss, losses] = outputs.map(owned);
+        loss.backward();
+        assert_eq!((weight.grad().size(), losses.size()), (vec![classes, 4], vec![rows]));
+        if rows > 0 {
+            let wrong = &targets + classes;
+            head.targets = wrong.as_ptr();
+            let [loss, losses] = &mut outputs;
+            fails(call!(called, trainer_linear_cross_entropy(&raw const head, loss, losses)), "not a class");
+        }
+    }
+}
+
 fn call_gradients(called: &mut BTreeSet<String>) {
     let params: Vec<Tensor> =
         (1..4).map(|nth| Tensor::ones([nth, 2], FLOAT).set_requires_grad(true)).collect();
@@ -602,6 +635,7 @@ fn every_entry_point_can_be_called() {
     let calls = &mut called;
     call_checkpointing(calls);
     call_tensors(calls);
+    call_losses(calls);
     call_gradients(calls);
     call_optimizers(calls);
     call_modes(calls);

@@ -18,6 +18,7 @@ use crate::log::history::Goal;
 /// Use this when you train a language model.
 ///
 /// Predictions are logits of shape `[n, length, vocabulary]`, and targets have shape `[n, length]`.
+/// With [`of_token_losses`](Perplexity::of_token_losses), predictions are the losses of the targets.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Perplexity};
@@ -32,6 +33,7 @@ use crate::log::history::Goal;
 #[derive(Clone, Debug)]
 pub struct Perplexity {
     ignored: Option<i64>,
+    are_losses: bool,
     states: States,
 }
 
@@ -46,7 +48,7 @@ impl Perplexity {
             ("vocabulary", StateReduction::Max),
             LIMITS_STATE,
         ];
-        Perplexity { ignored: None, states: States::new(states) }
+        Perplexity { ignored: None, are_losses: false, states: States::new(states) }
     }
 
     /// Ignores tokens with this target, such as -100.
@@ -54,6 +56,22 @@ impl Perplexity {
     pub fn ignore_index(mut self, target: i64) -> Self {
         self.ignored = Some(target);
         self
+    }
+
+    /// Takes the cross-entropy of each target in place of logits, in the shape of the targets, such
+    /// as [`Head::token_losses`](crate::losses::Head::token_losses).
+    #[must_use]
+    pub fn of_token_losses(mut self) -> Self {
+        self.are_losses = true;
+        self
+    }
+
+    /// Adds targets with these negative log-likelihoods, which are those of any number for a target
+    /// that is not used.
+    fn add(&mut self, nll: &Tensor, is_used: &Tensor) {
+        let nll = nll.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(nll));
+        self.states.update("nll", nll);
+        self.states.update("tokens", is_used.sum(Kind::Int64));
     }
 }
 
@@ -69,6 +87,18 @@ impl Metric for Perplexity {
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         let shape = pred.size();
         let targets = target.size();
+        if self.are_losses {
+            if shape != targets || !is_float(pred) || !is_int(target) {
+                return Err(self.error(&format!(
+                    "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected the losses of the \
+                     targets and integers, of one shape",
+                    pred.kind(),
+                    target.kind()
+                )));
+            }
+            self.add(&precise(pred), &is_used(target, self.ignored));
+            return Ok(());
+        }
         if shape.len() != 3 || shape[..2] != targets || !is_float(pred) || !is_int(target) {
             return Err(self.error(&format!(
                 "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected logits of shape \
@@ -87,8 +117,7 @@ impl Metric for Perplexity {
         let index = used.clamp(0, vocabulary - 1).unsqueeze(1);
         let logits = precise(pred).reshape([-1, vocabulary]);
         let likelihood = logits.log_softmax(1, logits.kind()).gather(1, &index, false).squeeze_dim(1);
-        self.states.update("nll", -likelihood.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(pred)));
-        self.states.update("tokens", is_used.sum(Kind::Int64));
+        self.add(&-likelihood, &is_used);
         self.states.update("vocabulary", Tensor::from_slice(&[vocabulary]));
         let zero = Tensor::zeros([], (Kind::Int64, pred.device()));
         let limits = [-used.min(), used.max(), zero.shallow_clone(), zero.shallow_clone(), zero];
@@ -101,6 +130,9 @@ impl Metric for Perplexity {
         let tokens = self.states.floats("tokens")?;
         let tokens = tokens.first().filter(|tokens| **tokens > 0.0);
         let (Some(nll), Some(tokens)) = (nll.first(), tokens) else { return Err(self.no_data()) };
+        if self.are_losses {
+            return Ok(scalar((nll / tokens).exp()));
+        }
         let vocabulary = self.states.ints("vocabulary")?.first().and_then(|len| usize::try_from(*len).ok());
         let classes =
             Classes { ignored: self.ignored, ..Classes::new(Kinds::Multiclass(vocabulary.unwrap_or(0))) };

@@ -14,6 +14,7 @@
 #include "flops.cpp"
 #include "graph.cpp"
 #include "heap.cpp"
+#include "linear_cross_entropy.cpp"
 #include "monitors.cpp"
 #include "profiler.cpp"
 #include "scan.cpp"

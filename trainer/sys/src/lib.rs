@@ -139,6 +139,28 @@ unsafe extern "C" {
     pub fn trainer_heap_trim();
 }
 
+// linear_cross_entropy.cpp
+unsafe extern "C" {
+    pub fn trainer_linear_cross_entropy(
+        head: *const LinearCrossEntropy,
+        loss: *mut *mut C_tensor,
+        token_losses: *mut *mut C_tensor,
+    ) -> *mut c_char;
+}
+
+/// The operands of a linear layer and its cross-entropy. `bias` and `class_weights` may be null.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LinearCrossEntropy {
+    pub hidden: *const C_tensor,
+    pub weight: *const C_tensor,
+    pub targets: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub class_weights: *const C_tensor,
+    pub ignored: i64,
+    pub smoothing: f64,
+}
+
 // monitors.cpp
 unsafe extern "C" {
     pub fn trainer_norms(
