@@ -14,7 +14,7 @@ not read. The rules:
 - Fields of `Run` that can be reached: those with a visibility.
 - The loop: the files in LOOP. Calls that a `fit` passes through: the pairs of a file and of a function in another file that it
   calls, in the functions that can be reached from those of LOOP. A call is `path::name(…)`, or `.name(…)` if one file alone
-  defines a function of that name.
+  defines a function of that name (itself or by the macros of `Run`), and neither the standard library nor a tensor does (FOREIGN).
 - Exceptions: the items that are private to the crate and that files below BUILT_IN import, or call on `cx`, unless they are below BUILT_IN too.
 - Places that ask for a world: the patterns in WORLD.
 - Code lines: lines with code, in all packages that a program depends on.
@@ -39,6 +39,31 @@ BUILT_IN = ["hooks", "loggers"]
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
 WORLD = r"world(?:\(\))?\s*\.is_(?:some|none)\(\)|Some\((?:ref )?world\)\s*=|match [^{;]*\bworld\b(?:\(\))?\s*\{"
+FOREIGN = set(
+    """
+    abs add all and and_then any append as_bytes as_deref as_deref_mut as_mut as_mut_slice as_ref as_slice as_str binary_search
+    binary_search_by binary_search_by_key borrow borrow_mut bytes capacity ceil chain char_indices chars chunk_by chunks
+    chunks_exact chunks_exact_mut clamp clear clone clone_from cloned cmp collect components concat contains contains_key copied
+    copy_from_slice count cycle dedup dedup_by_key default deref difference display div_ceil drain ends_with entry enumerate eq
+    err exists expect expect_err extend extend_from_slice extension fetch_add file_name fill filter filter_map find find_map first
+    first_mut flat_map flatten floor flush fold for_each from fuse get get_mut get_or_insert get_or_insert_with hash insert
+    inspect intersection into into_boxed_slice into_inner into_iter into_keys into_values is_char_boundary is_dir is_empty
+    is_err is_err_and is_file is_finite is_infinite is_multiple_of is_nan is_none is_none_or is_ok is_ok_and is_some is_some_and
+    iter iter_mut join keys last last_mut len lines load lock make_ascii_lowercase map map_err map_or map_or_else map_while
+    matches max max_by max_by_key min min_by min_by_key mul_add ne next next_back nth ok ok_or ok_or_else or or_else or_insert
+    or_insert_with parent parse partial_cmp partition peek peekable pop pop_back pop_first pop_front pop_last position powf powi
+    product push push_back push_front push_str range rchunks read reduce remove repeat replace replacen reserve resize retain
+    rev reverse rfind round rposition rsplit rsplit_once rsplitn saturating_add saturating_mul saturating_sub scan send set
+    skip skip_while sort sort_by sort_by_key sort_unstable split split_at split_first split_last split_off split_once
+    split_terminator split_whitespace splitn sqrt starts_with step_by store strip_prefix strip_suffix sub sum swap swap_remove
+    take take_while then then_some to_bits to_lowercase to_owned to_string to_uppercase to_vec total_cmp transpose trim
+    trim_end trim_end_matches trim_matches trim_start trim_start_matches truncate try_fold try_for_each try_from try_into
+    union unwrap unwrap_err unwrap_or unwrap_or_default unwrap_or_else unzip update values values_mut windows with
+    with_borrow with_borrow_mut wrapping_add wrapping_mul write write_str xor zip
+    backward copy_ cuda data defined device detach flatten grad kind mean narrow numel requires_grad shallow_clone size
+    to_device to_kind view zero_grad
+    """.split()
+)
 IS_TEST = re.compile(r"(^|/)tests(\.rs|/)")
 
 
@@ -391,6 +416,10 @@ def calls_of_a_fit(files, modules):
         for function, _, body in functions(code):
             bodies[name, function] = bodies.get((name, function), "") + body
             owners[function].add(name)
+        for block in re.finditer(r"^(?:lend|shared|value)! \{(.*?)^\}", code, re.MULTILINE | re.DOTALL):
+            for names in re.findall(r"^    (\w+(?:, \w+)?):", block.group(1), re.MULTILINE):
+                for function in names.split(", "):
+                    owners[function].add(name)
     queue = [key for key in bodies if key[0] in LOOP]
     seen, calls = set(queue), set()
     while queue:
@@ -398,7 +427,7 @@ def calls_of_a_fit(files, modules):
         targets = set()
         for found in re.finditer(r"(\.)?\b((?:\w+\s*::\s*)*)(\w+)(?:::<[^()]*?>)?\(", bodies[name, function]):
             if found.group(1):
-                if len(owners[found.group(3)]) == 1:
+                if len(owners[found.group(3)]) == 1 and found.group(3) not in FOREIGN:
                     targets.add((*owners[found.group(3)], found.group(3)))
                 continue
             path = re.findall(r"\w+", found.group(2)) + [found.group(3)]
