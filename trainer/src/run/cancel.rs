@@ -1,6 +1,7 @@
 //! Requests that reach a run from outside: a signal or a [`CancelToken`] cancels the run, and
 //! SIGUSR1 requests a checkpoint.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use signal_hook::{SigId, flag};
 use crate::error::{CancelledBy, Error, Result};
 use crate::io::files::read_text;
 use crate::libtorch;
+use crate::phase::Phase;
 
 /// Cancels runs from another thread or another part of the program.
 ///
@@ -57,6 +59,60 @@ impl CancelToken {
     /// Clears the cancellation, so that new runs can use the token.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What cancels a run.
+#[derive(Debug)]
+pub(crate) struct Cancellation {
+    token: CancelToken,
+    /// Whether signals cancel the run.
+    handles_signals: bool,
+    /// Whether the run ends after the current batch of training, which is the last of a replay.
+    is_at_end_of_replay: Cell<bool>,
+}
+
+impl Cancellation {
+    pub(crate) fn new(token: CancelToken) -> Self {
+        Cancellation { token, handles_signals: false, is_at_end_of_replay: Cell::new(false) }
+    }
+
+    /// Sets whether signals cancel the run.
+    pub(crate) fn handle_signals(&mut self, handles: bool) {
+        self.handles_signals = handles;
+    }
+
+    pub(crate) fn handles_signals(&self) -> bool {
+        self.handles_signals
+    }
+
+    /// Returns what has requested in this process that the run be cancelled: the token or a signal.
+    /// `None` if nothing has.
+    #[inline]
+    pub(crate) fn request(&self) -> Option<CancelledBy> {
+        if self.token.is_cancelled() {
+            Some(CancelledBy::Token)
+        } else if self.handles_signals {
+            received_signal()
+        } else {
+            None
+        }
+    }
+
+    /// Ends the run after the current batch of training and the validation that is due after it.
+    pub(crate) fn end_replay(&self) {
+        self.is_at_end_of_replay.set(true);
+    }
+
+    /// Returns the end of the replay if the last of its batches has been trained.
+    #[inline]
+    pub(crate) fn end_of_replay(&self, phase: Phase) -> Option<CancelledBy> {
+        (self.is_at_end_of_replay.get() && phase == Phase::Train).then_some(CancelledBy::EndOfReplay)
+    }
+
+    /// Begins an entry point.
+    pub(crate) fn begin(&mut self) {
+        self.is_at_end_of_replay.set(false);
     }
 }
 

@@ -105,7 +105,7 @@ impl Run {
         let has_hook =
             || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());
         match () {
-            () if self.replay.is_some() => Some("a replay writes nothing"),
+            () if self.folder.is_replay => Some("a replay writes nothing"),
             () if self.settings.is_fast_dev_run() => Some("a smoke test writes nothing"),
             () if !self.fit.is_running => Some("only `fit` writes checkpoints"),
             () if !has_hook() => Some("add the hook `Checkpoint`, which writes it"),
@@ -119,7 +119,7 @@ impl Run {
     }
 
     pub(crate) fn request_checkpoint(&self, folder: PathBuf, mode: SaveMode) {
-        if self.replay.is_some() {
+        if self.folder.is_replay {
             return; // a replay writes nothing
         }
         let mut requests = self.checkpoints.requests.borrow_mut();

@@ -2,13 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
-use std::time::Instant;
-
-use trainer_formats::run::Live;
 
 use super::Run;
-use crate::error::Result;
 use crate::hook::instance::TASK;
 use crate::io::files::Lock;
 use crate::optim::{DEFAULT, Optimizers, ParamGroup};
@@ -19,22 +14,6 @@ use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
 use crate::values::paths::public_path;
 
-/// The state that is needed to write `live.json`.
-#[derive(Debug)]
-pub(crate) struct LiveState {
-    /// When the entry point began.
-    pub(crate) began: Instant,
-    /// When the file is due to be written again.
-    pub(crate) due: Instant,
-    /// Whether training has begun. From then on, `first_step` no longer changes.
-    pub(crate) has_trained: bool,
-    /// The content that was written last.
-    pub(crate) content: Live,
-    /// The thread that writes the file, so that training does not wait for a slow disk. The first
-    /// and the last write do not use it.
-    pub(crate) writer: Option<JoinHandle<Result<()>>>,
-}
-
 /// The part of a run's state that concerns its folder.
 #[derive(Debug, Default)]
 pub(crate) struct FolderState {
@@ -43,6 +22,9 @@ pub(crate) struct FolderState {
     /// Whether the settings of the program determine the folder. They take precedence over the
     /// environment, which then cannot replace the folder.
     pub(crate) is_decided: bool,
+    /// Whether the run repeats a part of a recorded run, or rehearses the first steps of a fit, and
+    /// writes nothing.
+    pub(crate) is_replay: bool,
     /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
     /// The path; `None` before the first entry point, or if the run has no folder.
@@ -51,8 +33,6 @@ pub(crate) struct FolderState {
     pub(crate) file: Option<RunFile>,
     /// The same description of this program, until the fit that it resumes has been restored.
     pub(crate) resumed_by: Option<RunFile>,
-    /// The state for `live.json`, while an entry point runs.
-    pub(crate) live: Option<Box<LiveState>>,
     /// The lock of the folder, held while an entry point runs.
     pub(crate) lock: Option<Lock>,
 }

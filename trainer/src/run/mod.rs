@@ -14,7 +14,6 @@ mod place;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
-pub(crate) mod replay;
 pub(crate) mod reports;
 mod requests;
 pub(crate) mod run_folder;
@@ -48,14 +47,14 @@ use crate::moments::counters::Counters;
 use crate::moments::tree;
 use crate::optim::Optimizers;
 use crate::phase::Phase;
+use crate::run::cancel::Cancellation;
 use crate::run::layers::Layer;
-use crate::run::replay::Replay;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
 use crate::values::paths::public_path;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequest, SaveStage};
-pub(crate) use folder::{FolderState, LiveState, recorded};
+pub(crate) use folder::{FolderState, recorded};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
@@ -88,8 +87,7 @@ pub struct Run {
     settings: Settings,
     reports: Reports,
     ranks: Ranks,
-    /// Whether signals cancel the run.
-    handles_signals: bool,
+    cancellation: Cancellation,
     hooks: RunHooks,
     model: Model,
     place: Place,
@@ -113,8 +111,6 @@ pub struct Run {
     checkpoints: CheckpointState,
     /// What runs around each call, from the outside in.
     layers: Vec<Arc<dyn Layer>>,
-    /// Set if the run repeats a part of a recorded run.
-    replay: Option<Replay>,
     modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
     error: Option<Error>,
@@ -158,6 +154,7 @@ macro_rules! lend {
 }
 
 lend! {
+    cancellation, cancellation_mut: cancellation: Cancellation;
     ranks, ranks_mut: ranks: Ranks;
     hooks, hooks_mut: hooks: RunHooks;
     model, model_mut: model: Model;
@@ -171,7 +168,6 @@ lend! {
     history, history_mut: history: History;
     folder_state, folder_state_mut: folder: FolderState;
     checkpoints, checkpoints_mut: checkpoints: CheckpointState;
-    replay, replay_mut: replay: Option<Replay>;
     modules, modules_mut: modules: Modules;
 }
 
@@ -288,10 +284,11 @@ macro_rules! value {
 }
 
 value! {
-    /// Whether signals cancel the run.
-    handles_signals: handles_signals => bool;
     counters: progress.counters => Counters;
     phase: place.phase => Phase;
+    /// Whether the run repeats a part of a recorded run, or rehearses the first steps of a fit, and
+    /// writes nothing.
+    is_replay: folder.is_replay => bool;
     device: model.device => Device;
 }
 
@@ -342,10 +339,10 @@ impl Run {
     /// Creates the state of a new trainer.
     pub(crate) fn new(new: NewRun) -> Self {
         Run {
+            cancellation: Cancellation::new(new.settings.cancel_token.clone()),
             settings: new.settings,
             reports: Reports::new(new.rank),
             ranks: Ranks::begin(World::solo(), new.world),
-            handles_signals: false,
             dispatch: Dispatch::begin(new.hooks.table.hooks().len()),
             hooks: new.hooks,
             model: new.model,
@@ -363,7 +360,6 @@ impl Run {
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
             layers: new.layers,
-            replay: None,
             modules: new.modules,
             error: None,
         }
@@ -389,11 +385,6 @@ impl Run {
         std::mem::replace(&mut self.error, error)
     }
 
-    /// Sets whether signals cancel the run.
-    pub(crate) fn handle_signals(&mut self, handles: bool) {
-        self.handles_signals = handles;
-    }
-
     #[inline]
     pub(crate) fn logs_mut(&mut self) -> &mut Log {
         self.log.get_mut()
@@ -413,19 +404,6 @@ impl Run {
     pub(crate) fn end_failures(&mut self) {
         self.reports.end_failures();
         self.hooks.switched_off.clear();
-    }
-
-    /// Returns what has requested in this process that the run be cancelled: the token or a signal.
-    /// `None` if nothing has.
-    #[inline]
-    pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
-        if self.settings.cancel_token.is_cancelled() {
-            Some(CancelledBy::Token)
-        } else if self.handles_signals {
-            cancel::received_signal()
-        } else {
-            None
-        }
     }
 
     #[cold]

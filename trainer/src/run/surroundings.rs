@@ -43,7 +43,6 @@ impl Run {
             names: _,
             folder: _,
             hyperparameters: _,
-            replay: _,
             // In a checkpoint, and in the parts that a trial restores.
             model: _,
             progress: _,
@@ -66,7 +65,7 @@ impl Run {
             // Of the trainer, and replaced in a trial.
             layers,
             modules,
-            handles_signals,
+            cancellation,
         } = self;
         let outer_place = std::mem::replace(place, Place::begin(operation, phase));
         *requests = Requests::default();
@@ -76,6 +75,7 @@ impl Run {
             *history = History::default();
             log.get_mut().clear();
             reports.begin();
+            cancellation.begin();
             checkpoints.requests.get_mut().clear();
             checkpoints.is_requested.set(false);
             fit.is_running = false;
@@ -92,7 +92,7 @@ impl Run {
             dispatch: std::mem::replace(dispatch, of_table),
             layers: std::mem::take(layers),
             modules: std::mem::replace(modules, new_modules),
-            handles_signals: *handles_signals,
+            handles_signals: cancellation.handles_signals(),
         })
     }
 
@@ -118,6 +118,6 @@ impl Surroundings {
         run.dispatch = dispatch;
         run.layers = layers;
         run.modules = modules;
-        run.handles_signals = handles_signals;
+        run.cancellation.handle_signals(handles_signals);
     }
 }

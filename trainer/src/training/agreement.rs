@@ -58,7 +58,7 @@ pub(super) fn agree(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
 fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let world = run.world().clone();
     let is_train = run.phase() == Phase::Train;
-    let by = run.cancel_request();
+    let by = run.cancellation().request();
     let new_stop = run.requests().new_stop().map(|(why, by)| (why.to_owned(), by));
     let NextBatch { exists, is_last, amount } = next.unwrap_or_default();
     // Each flag, and each value that must be equal with its negative.

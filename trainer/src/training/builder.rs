@@ -12,6 +12,7 @@ use tch::nn;
 use super::device::check_available;
 use super::erased::Erased;
 use super::layout;
+use super::live::LiveFile;
 use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
@@ -325,6 +326,9 @@ impl<T: Task> TrainerBuilder<T> {
         let has_layers = records_calls || !layers.is_empty() || !self.layers.is_empty();
         layers.extend(self.tape.map(|tape| -> Arc<dyn Layer> { Arc::new(Recording::new(tape)) }));
         layers.extend(self.layers);
+        if self.folder.setting.is_some() {
+            layers.push(Arc::new(LiveFile::default()));
+        }
         let table = if has_layers { table.wrapped(&SHIMS) } else { table };
 
         let mut all = vec![Instance { extras, ..Instance::new(self.task) }];

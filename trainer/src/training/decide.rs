@@ -1,7 +1,7 @@
 //! [`decide`]: determines the next action of the loop, together with all other ranks.
 
 use super::agreement::{NextBatch, agree};
-use super::{live, plan, replay, roll_back, save};
+use super::{plan, roll_back, save};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::Stage;
@@ -71,14 +71,12 @@ pub(super) fn decide(run: &mut Run, before: Before) -> Result<Decision> {
     Ok(Decision::End)
 }
 
-/// Carries out what the clock, signals, a replay and the hooks on any rank have requested.
+/// Carries out what the clock, signals and the hooks on any rank have requested.
 fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let is_train = run.phase() == Phase::Train;
-    replay::check_end(run)?;
     if is_train {
         plan::check_deadline(run);
     }
-    live::write_if_due(run);
     report_warnings(run.reports());
     note_checkpoint_request(run);
     agree(run, next)?;
@@ -92,8 +90,9 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
 /// Returns an error if the run was cancelled and all ranks know that it was.
 #[inline]
 pub(super) fn check_cancelled(run: &Run) -> Result<()> {
-    let by = if run.is_solo() { run.cancel_request() } else { run.ranks().agreed.cancelled };
-    by.map_or(Ok(()), |by| Err(run.cancelled(by)))
+    let cancellation = run.cancellation();
+    let by = if run.is_solo() { cancellation.request() } else { run.ranks().agreed.cancelled };
+    by.or(cancellation.end_of_replay(run.phase())).map_or(Ok(()), |by| Err(run.cancelled(by)))
 }
 
 /// Whether a stop was requested and the minimum number of epochs and steps is reached.
@@ -123,7 +122,7 @@ pub(super) fn report_warnings(reports: &Reports) {
 #[inline]
 fn note_checkpoint_request(run: &mut Run) {
     let is_due = run.phase() == Phase::Train || !run.fit().is_running;
-    if is_due && run.handles_signals() && cancel::take_checkpoint_request() {
+    if is_due && run.cancellation().handles_signals() && cancel::take_checkpoint_request() {
         accept_checkpoint_request(run);
     }
 }

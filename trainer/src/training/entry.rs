@@ -41,7 +41,7 @@ pub(super) fn enter(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     if active::is_outermost() {
-        replay::check_requested(run.replay().as_ref())?;
+        replay::check_requested(run.is_replay())?;
     }
     // Before the signal handlers are installed, so that a signal ends a process that waits here.
     ranks::join(run)?;
@@ -60,7 +60,7 @@ pub(super) fn enter(
     let on_signal = run.settings().on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
     let signals = ranks::or_leave(run, signals)?;
-    run.handle_signals(signals.is_some());
+    run.cancellation_mut().handle_signals(signals.is_some());
     let folder = run_folder::begin(run, phase);
     ranks::or_leave(run, folder)?;
     let settings = run.settings();

@@ -1,24 +1,42 @@
 //! `live.json`: the current state of the run, updated about once a second for programs that follow
 //! it.
 
-use std::path::Path;
-use std::thread;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use tch::Device;
 use trainer_formats::run::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
 
-use crate::error::Result;
+use crate::error::{BoxError, Result};
 use crate::io::files::{Links, in_file, open, read_start, read_text, replace_volatile_file};
 use crate::libtorch::cuda;
 use crate::phase::Phase;
+use crate::run::layers::{Call, Layer, Target};
 use crate::run::profile::{hook_names, time_of_hook};
-use crate::run::{LiveState, Run, Table};
+use crate::run::{Run, Table};
 
 /// The time between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The number of bytes that suffice to recognize a file that this crate wrote.
 const HEAD_BYTES: u64 = 64;
+
+/// The description of a running entry point.
+#[derive(Debug)]
+pub(crate) struct LiveState {
+    /// When the entry point began.
+    began: Instant,
+    /// When the file is due to be written again.
+    due: Instant,
+    /// Whether training has begun. From then on, `first_step` no longer changes.
+    has_trained: bool,
+    /// The content that was written last.
+    pub(crate) content: Live,
+    /// The thread that writes the file, so that training does not wait for a slow disk. The first
+    /// and the last write do not use it.
+    writer: Option<JoinHandle<Result<()>>>,
+}
 
 /// Returns the initial description of an entry point. The file is written before the first batch.
 pub(crate) fn begun(table: &Table, phase: Phase) -> LiveState {
@@ -30,55 +48,76 @@ pub(crate) fn begun(table: &Table, phase: Phase) -> LiveState {
     LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
 }
 
-/// Writes the file if an update is due. Without a run folder, the check costs one branch;
-/// otherwise, it reads the clock once.
-#[inline]
-pub(super) fn write_if_due(run: &mut Run) {
-    if let Some(live) = &run.folder_state().live
-        && live.due <= Instant::now()
-    {
-        write(run, false);
+/// The layer that writes the file before a batch is drawn, if an update is due. Only a run with a
+/// folder has it.
+#[derive(Default)]
+pub(crate) struct LiveFile(Mutex<Option<LiveState>>);
+
+impl Layer for LiveFile {
+    fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
+        if call.target == Target::Loader {
+            self.write(call.run, false);
+        }
+        call.run()
     }
 }
 
-/// Writes the file when an entry point ends.
-pub(super) fn end(run: &mut Run) {
-    write(run, true);
-    run.folder_state_mut().live = None;
+impl LiveFile {
+    fn lock(&self) -> MutexGuard<'_, Option<LiveState>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an entry point.
+    pub(super) fn begin(&self, table: &Table, phase: Phase) {
+        *self.lock() = Some(begun(table, phase));
+    }
+
+    /// Writes the file when the entry point ends.
+    pub(super) fn end(&self, run: &Run) {
+        self.write(run, true);
+        *self.lock() = None;
+    }
+
+    /// Writes the file if an update is due or the entry point has ended. Before the first batch and
+    /// at the end, it is written immediately; otherwise it is written on a thread, unless that
+    /// thread is still busy.
+    fn write(&self, run: &Run, has_ended: bool) {
+        let mut held = self.lock();
+        let (Some(state), Some(folder)) = (&mut *held, run.folder()) else { return };
+        let now = Instant::now();
+        if !has_ended {
+            if now < state.due {
+                return;
+            }
+            state.due = now + INTERVAL;
+            if state.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
+                return;
+            }
+        }
+        // Writing is not retried: a full or slow disk has better uses.
+        if let Err(error) = state.write(run, folder.to_owned(), has_ended) {
+            *held = None;
+            run.reports().warn(format!("`trainer watch` cannot follow this entry point: {error}"));
+        }
+    }
 }
 
-/// Writes the file. Before the first batch and at the end, it is written immediately; otherwise it
-/// is written on a thread, unless that thread is still busy.
-#[cold]
-fn write(run: &mut Run, has_ended: bool) {
-    let (Some(mut state), Some(folder)) =
-        (run.folder_state_mut().live.take(), run.folder_state().path.clone())
-    else {
-        return;
-    };
-    state.due = Instant::now() + INTERVAL;
-    if !has_ended && state.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
-        run.folder_state_mut().live = Some(state);
-        return;
-    }
-    let is_first = state.content.written == 0.0;
-    // A panic of the thread has already been printed, and affects only this file.
-    let earlier = state.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())));
-    update(run, &mut state);
-    state.content.takes_checkpoint_requests &= !has_ended;
-    let content = state.content.clone();
-    let written = earlier.and_then(|()| {
+impl LiveState {
+    #[cold]
+    fn write(&mut self, run: &Run, folder: PathBuf, has_ended: bool) -> Result<()> {
+        let is_first = self.content.written == 0.0;
+        // A panic of the thread has already been printed, and affects only this file.
+        let earlier = self.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())));
+        update(run, self);
+        self.content.takes_checkpoint_requests &= !has_ended;
+        let content = self.content.clone();
+        earlier?;
         if is_first || has_ended {
             return replace(&folder, &content);
         }
         let writer = thread::Builder::new().name("live.json".into());
-        state.writer = Some(writer.spawn(move || replace(&folder, &content))?);
+        self.writer = Some(writer.spawn(move || replace(&folder, &content))?);
         Ok(())
-    });
-    match written {
-        Ok(()) => run.folder_state_mut().live = Some(state),
-        // Writing is not retried: a full or slow disk has better uses.
-        Err(error) => run.reports().warn(format!("`trainer watch` cannot follow this entry point: {error}")),
     }
 }
 
@@ -128,7 +167,8 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     live.logged = log.sources().map(|(name, hook, value)| LiveValue::new(name, hook, value)).collect();
     live.warnings.clone_from(&run.reports().warnings());
     live.checkpoint = run.checkpoints().written.as_ref().map(|path| path.display().to_string());
-    live.takes_checkpoint_requests = run.handles_signals() && run.why_no_checkpoint().is_none();
+    live.takes_checkpoint_requests =
+        run.cancellation().handles_signals() && run.why_no_checkpoint().is_none();
 }
 
 /// Returns the number of bytes of memory that the process occupies; `None` except on Linux, which

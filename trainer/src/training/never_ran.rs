@@ -12,7 +12,7 @@ use crate::run::Run;
 /// run, because nothing fired its custom moment or because its `every` never came due. This may be
 /// intended, as for a point that only fires if something is wrong, so it is not a warning.
 pub(super) fn note_hooks_that_never_ran(run: &Run) {
-    if run.settings().is_fast_dev_run() || run.replay().is_some() || run.progress().fits_begun > 1 {
+    if run.settings().is_fast_dev_run() || run.is_replay() || run.progress().fits_begun > 1 {
         return;
     }
     let hooks = run.hooks().table.hooks();

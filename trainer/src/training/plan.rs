@@ -239,7 +239,7 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
 pub(super) fn check_deadline(run: &mut Run) {
     if let Some(deadline) = run.fit().plan.deadline
         && run.requests().reason_to_stop().is_none()
-        && run.replay().is_none()
+        && !run.is_replay()
         && Instant::now() >= deadline
     {
         let time = run.settings().max_time.unwrap_or_default();

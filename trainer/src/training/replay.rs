@@ -1,19 +1,16 @@
-//! Replays: turns a trainer into one that repeats a part of a recorded run, and ends the run after
-//! that part.
+//! Replays: turns a trainer into one that repeats a part of a recorded run and writes nothing.
 
 use std::sync::Arc;
 
-use super::tape::{self, Recorder, Recording, Tape};
-use super::{facts, save};
-use crate::checkpoint::{CheckpointFolder, Resume};
-use crate::error::{CancelledBy, Error, Result};
-use crate::phase::Phase;
+use super::facts;
+use super::tape::{Recording, Tape};
+use crate::checkpoint::Resume;
+use crate::error::{Error, Result};
 use crate::run::Instance;
 use crate::run::Table;
 use crate::run::dispatch::guard;
 use crate::run::layers::{Layer, SHIMS};
-use crate::run::replay::Replay;
-use crate::run::{FolderState, Modules, Run, SaveMode};
+use crate::run::{FolderState, Modules, Run};
 use crate::run::{Hook, HookDef};
 
 /// The environment variable that requests a replay.
@@ -21,11 +18,10 @@ pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
 
 /// Turns the run into a replay. From now on, the trainer has no run folder and calls no hook that
 /// writes, except the hooks in `kept`, which write nothing in a replay. The next `fit` resumes from
-/// `checkpoint`, or starts from the beginning without one, and ends where the replay ends.
+/// `checkpoint`, or starts from the beginning without one, and ends where a hook in `kept` ends it.
 pub(crate) fn begin(
     run: &mut Run,
     checkpoint: Option<Resume>,
-    replay: Replay,
     tape: Option<Tape>,
     kept: Vec<(Instance, Vec<HookDef>)>,
 ) -> Result<()> {
@@ -42,7 +38,8 @@ pub(crate) fn begin(
             run.hooks().instances.len() - 1
         });
         let slot = u32::try_from(slot).expect("fewer than 2³² hooks");
-        hooks.extend(definitions.into_iter().map(|definition| Hook::new(definition, Some(slot))));
+        let definitions = definitions.into_iter().map(|definition| HookDef { writes: true, ..definition });
+        hooks.extend(definitions.map(|definition| Hook::new(definition, Some(slot))));
     }
     hooks.iter_mut().for_each(guard::guard);
     let is_full = tape.as_ref().is_some_and(Tape::is_full);
@@ -52,42 +49,18 @@ pub(crate) fn begin(
     let recording = tape.map(|tape| -> Arc<dyn Layer> { Arc::new(Recording::new(tape)) });
     run.set_layers(recording.into_iter().collect());
     let omits_command_line = run.folder_state().omits_command_line;
-    *run.folder_state_mut() = FolderState { omits_command_line, ..FolderState::default() };
+    *run.folder_state_mut() = FolderState { omits_command_line, is_replay: true, ..FolderState::default() };
     run.checkpoints_mut().resume = checkpoint;
-    *run.replay_mut() = Some(replay);
     Ok(())
 }
 
 /// Returns an error if a replay was requested, but a different entry point begins.
-pub(super) fn check_requested(replay: Option<&Replay>) -> Result<()> {
-    if replay.is_some() || std::env::var_os(REQUEST).is_none() {
+pub(super) fn check_requested(is_replay: bool) -> Result<()> {
+    if is_replay || std::env::var_os(REQUEST).is_none() {
         return Ok(());
     }
     Err(Error::usage(format!(
         "`{REQUEST}` is set, but this program has not called `trainer.replay_requested(&mut train, Some(&mut valid))?` before \
          its first entry point: call it after `build`, and return if it returns `true`"
     )))
-}
-
-/// Returns an error, which ends the entry point, if this is a replay and all of its batches have
-/// been trained.
-#[inline]
-pub(super) fn check_end(run: &mut Run) -> Result<()> {
-    if run.replay().is_some() && run.phase() == Phase::Train { check(run) } else { Ok(()) }
-}
-
-#[cold]
-fn check(run: &mut Run) -> Result<()> {
-    let batches = run.progress().train_batches;
-    let Some(replay) = run.replay_mut() else { return Ok(()) };
-    if batches < replay.until {
-        return Ok(());
-    }
-    let fork = replay.fork.take();
-    tape::read(run, Recorder::end);
-    if let Some(folder) = fork {
-        let step = run.counters().batches_seen;
-        save::save_in(run, folder.join(CheckpointFolder::name(step)), SaveMode::Now)?;
-    }
-    Err(run.cancelled(CancelledBy::EndOfReplay))
 }

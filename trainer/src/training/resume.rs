@@ -53,7 +53,7 @@ pub(crate) struct DataFingerprint {
 /// For an entry point other than `fit`, returns an error if it had not ended, or if the checkpoint
 /// cannot be read.
 pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
-    let Some(resume) = run.checkpoints().resume.clone().filter(|_| run.replay().is_none()) else {
+    let Some(resume) = run.checkpoints().resume.clone().filter(|_| !run.is_replay()) else {
         return Ok(None);
     };
     let loaded =

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process};
 
-use super::live;
+use super::live::LiveFile;
 use crate::checkpoint::Resume;
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::distributed::Launch;
@@ -162,8 +162,9 @@ pub(super) fn begin(run: &mut Run, phase: Phase) -> Result<()> {
     let written = write_run_file(&file, &path);
     run.folder_state_mut().file = Some(file);
     run.folder_state_mut().lock = Some(lock);
-    let live = live::begun(&run.hooks().table, phase);
-    run.folder_state_mut().live = Some(Box::new(live));
+    if let Some(live) = run.layer::<LiveFile>() {
+        live.begin(&run.hooks().table, phase);
+    }
     only_warn(run, "cannot record the start of the run", written);
     Ok(())
 }
@@ -228,7 +229,9 @@ pub(super) fn data_name<B: Batch>(phase: Phase, loader: &NamedLoader<'_, B>) -> 
 /// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so
 /// that the results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
-    live::end(run);
+    if let Some(live) = run.layer::<LiveFile>() {
+        live.end(run);
+    }
     let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
     let FolderState { path: Some(path), file, lock, .. } = run.folder_state_mut() else { return };
     let Some(ended) = ended else { return };

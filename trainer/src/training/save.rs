@@ -308,8 +308,7 @@ impl Snapshot {
         run.update_journal()?;
         let run = &*run;
         // In the new run that continues from the end of a replay, hooks that write start afresh.
-        let parts =
-            parts::with_values(run, |index| run.replay().is_none() || !run.hooks().instances[index].writes);
+        let parts = parts::with_values(run, |index| !run.is_replay() || !run.hooks().instances[index].writes);
         let states = parts::save(run, &parts)?;
         let weights = states.get(parts::VARIABLES).map(|saved| &saved.tensors);
         let values = weights.into_iter().chain(states.values().map(|saved| &saved.averages)).flatten();

@@ -84,7 +84,7 @@ fn run_together<R>(
     let copies = Copies::of(run, &table)?;
     let outer = run.begin_trial(table);
     begin_fit(run);
-    run.handle_signals(signals.is_some());
+    run.cancellation_mut().handle_signals(signals.is_some());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         entry::seed(run.settings(), run.progress(), run.world());
         window::discard(run)?;

@@ -14,9 +14,9 @@ use super::Progress;
 use crate::hooks::stages;
 use crate::io::terminal::{self, Stream};
 use crate::prelude::own::*;
-use crate::run::LiveState;
+
 use crate::run::cancel::{received_signal, request_checkpoint};
-use crate::training::live;
+use crate::training::live::{self, LiveState};
 
 /// The time between two updates of the screen.
 const FRAME: Duration = Duration::from_millis(250);
@@ -118,7 +118,7 @@ impl Dashboard {
             state: State::new(title),
             lines: VecDeque::new(),
             dropped: 0,
-            handles_signals: cx.as_run().handles_signals(),
+            handles_signals: cx.as_run().cancellation().handles_signals(),
             is_given_back: false,
             ends: false,
         }));

@@ -108,7 +108,7 @@ impl<P> Cx<P> {
     /// [`writes`](crate::language::writes) are not called.
     #[must_use]
     pub fn is_replay(&self) -> bool {
-        self.run.replay.is_some()
+        self.run.is_replay()
     }
 
     /// Whether this run is a smoke test (see

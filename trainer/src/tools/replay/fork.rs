@@ -5,6 +5,7 @@ use std::path::Path;
 
 use trainer_formats::run::Origin;
 
+use super::end::EndOfReplay;
 use super::source::Source;
 use super::{Replayed, compare};
 use crate::checkpoint::folder::CheckpointFolder;
@@ -12,7 +13,6 @@ use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::hooks::IN_RUN_FOLDER;
 use crate::io::files::{Lock, create_folders_below, in_file};
-use crate::run::replay::Replay;
 use crate::run::run_folder::load_run_file;
 use crate::training::Trainer;
 use crate::training::run_folder;
@@ -92,9 +92,9 @@ impl<T: Task> Trainer<T> {
                 return Err(in_file(&checkpoints, "this folder has checkpoints: fork into a new folder"));
             }
         }
-        let replay = Replay { fork: Some(into.join(IN_RUN_FOLDER)), ..Replay::until(batch) };
+        let end = EndOfReplay { until: batch, fork: Some(into.join(IN_RUN_FOLDER)) };
         let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
-        let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;
+        let (replayed, records) = self.repeat(train, valid, &source, end, tape)?;
         let trained = self.run.progress().train_batches;
         if trained < batch {
             return Err(Error::usage(format!(

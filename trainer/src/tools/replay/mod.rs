@@ -1,5 +1,6 @@
 //! [`Trainer::replay`]: repeats a part of a recorded run.
 
+mod end;
 mod fork;
 mod request;
 mod source;
@@ -18,11 +19,11 @@ use crate::loggers::TapeFile;
 use crate::run::Instance;
 use crate::run::Run;
 use crate::run::dispatch::registration::hooks_of;
-use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay;
 use crate::training::tape::{self, Recorder};
 use crate::training::task::Task;
+use end::EndOfReplay;
 use source::Source;
 
 /// The result of [`Trainer::replay`].
@@ -99,8 +100,8 @@ impl<T: Task> Trainer<T> {
         let path = run.as_ref();
         let source = Source::find(self.run.reports(), path, &batches)?;
         let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
-        let replay = Replay::until(batches.end);
-        let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;
+        let end = EndOfReplay { until: batches.end, fork: None };
+        let (replayed, records) = self.repeat(train, valid, &source, end, tape)?;
         self.check_reached(&batches)?;
         let compared = match &source.tape {
             None => None,
@@ -115,15 +116,12 @@ impl<T: Task> Trainer<T> {
         train: &mut dyn Loader<T::Batch>,
         valid: Option<&mut dyn Loader<T::Batch>>,
         source: &Source,
-        replay: Replay,
+        end: EndOfReplay,
         tape: Option<Tape>,
     ) -> Result<(Replayed, Vec<u8>)> {
         self.run.optimizers().require()?;
-        begin(&mut self.run, source, replay, tape)?;
-        let result = self.fit(train, valid);
-        // The trainer still writes nothing.
-        *self.run.replay_mut() = Some(Replay::until(u64::MAX));
-        let summary = result?;
+        begin(&mut self.run, source, end, tape)?;
+        let summary = self.fit(train, valid)?;
         let records = tape::read(&self.run, Recorder::take);
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
@@ -143,7 +141,7 @@ impl<T: Task> Trainer<T> {
 }
 
 /// Prepares the trainer to repeat batches of the run that `source` describes.
-fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> Result<()> {
+fn begin(run: &mut Run, source: &Source, end: EndOfReplay, tape: Option<Tape>) -> Result<()> {
     let checkpoint = source.checkpoint.as_ref();
     match checkpoint {
         Some((_, progress)) => run.progress_mut().fits_begun = progress.fits.saturating_sub(1),
@@ -156,11 +154,11 @@ fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> 
         None => {}
     }
     let checkpoint = checkpoint.map(|(path, _)| Resume::From(path.clone()));
-    let mut kept = Vec::new();
+    let mut kept = vec![(Instance::with_hooks(end), hooks_of::<EndOfReplay>())];
     if tape.is_some() {
         kept.push((Instance::with_hooks(TapeFile::default()), hooks_of::<TapeFile>()));
     }
-    replay::begin(run, checkpoint, replay, tape, kept)
+    replay::begin(run, checkpoint, tape, kept)
 }
 
 /// Compares the records of a replay with the tape of the run, and returns the number of changes

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use trainer_formats::tape::{MAGIC, file_name};
 
+use super::end::EndOfReplay;
 use super::source::Source;
 use crate::Tape;
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::io::files::create;
 use crate::io::terminal::print_line;
-use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay::REQUEST;
 use crate::training::task::Task;
@@ -94,8 +94,8 @@ impl<T: Task> Trainer<T> {
                 let path = Path::new(&folder).join(file_name(self.run.rank()));
                 let source = Source::find(self.run.reports(), &run, &batches)?;
                 let tape = Tape::full().batches(batches.clone());
-                let replay = Replay::until(batches.end);
-                let (replayed, records) = self.repeat(train, valid, &source, replay, Some(tape))?;
+                let end = EndOfReplay { until: batches.end, fork: None };
+                let (replayed, records) = self.repeat(train, valid, &source, end, Some(tape))?;
                 self.check_reached(&batches)?;
                 create(&path)?.write(&[MAGIC, &records].concat())?;
                 (replayed, format!("its tape is {}", path.display()))

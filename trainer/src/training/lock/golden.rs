@@ -15,7 +15,6 @@ use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::circumstances::circumstances;
-use crate::run::replay::Replay;
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
 use crate::training::{entry, fit, replay};
@@ -240,7 +239,7 @@ fn rehearse<T: Task>(
     valid: Option<&mut dyn Loader<T::Batch>>,
 ) -> Result<Rehearsal> {
     let (rehearsal, hooks) = Rehearsal::begin(steps);
-    replay::begin(run, None, Replay::until(u64::MAX), None, hooks)?;
+    replay::begin(run, None, None, hooks)?;
     entry::enter(run, Phase::Train, lifecycle::Fit::INFO, |run| {
         if run.rank() > 0 || !run.is_solo() {
             return Err(Error::usage(

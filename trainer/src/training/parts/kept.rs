@@ -67,7 +67,7 @@ impl Part for Kept {
             return Ok(saved);
         };
         // In the new run that continues from the end of a replay, hooks that write start afresh.
-        let is_used = |index: usize| run.replay().is_none() || !run.hooks().instances[index].writes;
+        let is_used = |index: usize| !run.is_replay() || !run.hooks().instances[index].writes;
         let mut own: Vec<(String, Saved)> = Vec::new();
         for part in super::with_values(run, is_used) {
             let Some(state) = kept.states.get(&*part.name()) else { continue };

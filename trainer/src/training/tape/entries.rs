@@ -39,7 +39,7 @@ pub(crate) fn read<R: Default>(run: &Run, body: impl FnOnce(&mut Recorder) -> R)
 impl Recorder {
     fn tolerated(&mut self, run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
         let record = || -> Result<(), BoxError> { Ok(body(self, run)?) };
-        if run.replay().is_some() {
+        if run.is_replay() {
             return record().map_err(Error::from);
         }
         if run.reports().tolerate("the tape", record)?.is_none() {
@@ -65,6 +65,13 @@ fn key(call: &Call<'_>) -> Option<Key> {
     }
 }
 
+/// Whether a call has ended because all batches of a replay have been trained. What is called
+/// afterwards is not part of the replay.
+fn is_end_of_replay(result: &Result<(), BoxError>) -> bool {
+    let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
+    error.is_some_and(Error::is_end_of_replay)
+}
+
 impl Layer for Recording {
     fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
         let Some(key) = key(call) else { return call.run() };
@@ -73,6 +80,10 @@ impl Layer for Recording {
             recorder.enter(run, key)
         })?;
         let result = call.run();
+        if is_end_of_replay(&result) {
+            self.lock().end();
+            return result;
+        }
         let left = self.lock().tolerated(call.run, |recorder, run| recorder.leave(run, key));
         result.and(left.map_err(Into::into))
     }
