@@ -374,7 +374,7 @@ fn named_modules_are_measured_by_name() {
             assert_eq!(calls.get(&format!("train module {name}")), Some(&4), "{calls:?}");
             assert_eq!(calls[&format!("valid module {name}")], 2);
         }
-        let around = calls.get("train it::profile::AroundOne::around_one around module");
+        let around = calls.get("train it::profile::AroundOne::around_one around module_forward");
         assert_eq!(around, hooked.then_some(&4));
     }
 }
