@@ -10,7 +10,7 @@ use trainer::{Tape, TrainerBuilder};
 use trainer_formats::run::{RUN_FILE, RunFile, Status};
 use trainer_formats::tape::difference;
 
-use crate::replay::{TOTAL, builder, data, held_out};
+use crate::replay::{EPOCH, TOTAL, builder, data, held_out};
 use crate::support::{child_process, exact_state, scratch, tree};
 
 /// A program with everything that writes.
@@ -33,6 +33,17 @@ fn train<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> Vec<(
 
 fn fork(run: &Path, batch: u64, into: &Path) -> Result<()> {
     builder().build()?.fork(&mut data(), Some(&mut held_out()), run, batch, into).map(drop)
+}
+
+/// The number of training batches before the one that [`skipping`] skips.
+const SKIPPED: u64 = EPOCH + 2;
+
+fn skipping<T: Task>(builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
+    builder.on::<BeforeStep>(HookOptions::named("skip").only(Phase::Train), |cx| {
+        if EPOCH * cx.counters().epoch + cx.counters().batch_idx == SKIPPED {
+            cx.skip_batch();
+        }
+    })
 }
 
 fn run_file(folder: &Path) -> RunFile {
@@ -62,6 +73,14 @@ fn forks_in_a_separate_process() {
         let rows = fs::read_to_string(into.join("values.csv")).unwrap();
         assert!(rows.lines().count() > 1, "{batch}: {rows}");
     }
+    // After a batch that a hook has skipped.
+    let skipped = root.join("skipped");
+    let end = train(skipping(program(&skipped)));
+    let into = root.join("after-skipped");
+    let mut forked = skipping(builder()).build().unwrap();
+    forked.fork(&mut data(), Some(&mut held_out()), &skipped, SKIPPED + 1, &into).unwrap();
+    assert_eq!(forked.counters().batches_seen, SKIPPED);
+    assert_eq!(train(skipping(program(&into)).resume(Resume::Auto)), end);
     // Without a hook, or with another one, from there on.
     let into = root.join("changed");
     fork(&run, 17, &into).unwrap();

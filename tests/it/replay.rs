@@ -18,7 +18,7 @@ use crate::model;
 use crate::support::{Random, child_process, device, exact_state, scratch, tree};
 
 /// The number of batches in an epoch.
-const EPOCH: u64 = 8;
+pub(crate) const EPOCH: u64 = 8;
 /// The number of training batches of a run.
 pub(crate) const TOTAL: u64 = 5 * EPOCH;
 

@@ -96,6 +96,7 @@ pub(crate) mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
 pub(crate) mod manifest;
+pub(crate) mod nested;
 pub(crate) mod progress;
 mod pt;
 pub(crate) mod rank;

@@ -31,6 +31,29 @@ pub(crate) struct LoopState {
     pub(crate) roll_backs: Vec<String>,
 }
 
+impl LoopState {
+    /// Begins a fit that does not resume. The remainder of an epoch that ended early is not trained.
+    pub(crate) fn begin_fit(&mut self) -> FitStart {
+        self.roll_backs.clear();
+        self.epochs_done = self.epochs_begun;
+        FitStart::now(self.epochs_begun, self.counters.optimizer_steps, Duration::ZERO)
+    }
+
+    /// Begins the next epoch.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.counters.epoch = self.epochs_begun;
+        self.counters.batch_idx = 0;
+        self.epochs_begun += 1;
+    }
+
+    /// Begins an epoch of a trial: the next one.
+    pub(crate) fn begin_trial(&mut self) {
+        self.counters.epoch = self.epochs_begun;
+        self.counters.batch_idx = 0;
+        self.batches = None;
+    }
+}
+
 /// The position of a fit in the loop, from which a resumed fit continues.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct LoopPosition {
@@ -46,6 +69,18 @@ pub(crate) struct LoopPosition {
     /// batch began.
     #[serde(default)]
     pub(crate) steps_before: u64,
+}
+
+impl LoopPosition {
+    /// Begins a batch after `done` batches of a pass.
+    #[inline]
+    pub(crate) fn begin_batch(&mut self, is_train: bool, done: u64) {
+        if is_train {
+            *self = LoopPosition { stage: Stage::Training, train: done, ..LoopPosition::default() };
+        } else {
+            self.valid = done;
+        }
+    }
 }
 
 /// The part of the loop that a fit is in.
@@ -253,6 +288,24 @@ pub(crate) struct Plan {
     pub(crate) wrong_lengths: Vec<String>,
     /// Whether this fit has already warned that the mean loss has diverged or is not finite.
     pub(crate) has_warned_of_divergence: bool,
+}
+
+impl Plan {
+    /// Notes that a loader has a wrong length. Returns whether that was not known.
+    pub(crate) fn notes_wrong_length(&mut self, loader: String) -> bool {
+        let is_new = !self.wrong_lengths.contains(&loader);
+        if is_new {
+            self.wrong_lengths.push(loader);
+        }
+        is_new
+    }
+
+    /// Takes the warnings about validation loaders that the fit never uses. There are none if a
+    /// batch with `steps` optimizer steps shows that the fit has more steps than planned.
+    pub(crate) fn take_unused(&mut self, steps: u64) -> Vec<String> {
+        let unused = std::mem::take(&mut self.unused);
+        if steps <= self.steps_per_batch { unused } else { Vec::new() }
+    }
 }
 
 /// Gradient accumulation: the batches whose gradients the next optimizer step uses.

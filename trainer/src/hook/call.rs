@@ -148,6 +148,21 @@ pub(crate) trait Loop: Sized + 'static {
         Ok(took_place)
     }
 
+    /// Runs an operation like [`operate`](Loop::operate). If it is resumed, its `before` point does not
+    /// fire again.
+    fn resume_operation<O: AtOperation>(
+        &mut self,
+        resumed: bool,
+        body: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        if !resumed {
+            self.operate::<O>(body)?;
+        } else if self.inside::<O>(body)?.took_place() {
+            self.fire::<O::After>()?;
+        }
+        Ok(())
+    }
+
     /// Runs an operation with the hooks around it, but without the points before and after it.
     ///
     /// Returns how the operation ended.

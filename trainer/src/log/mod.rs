@@ -30,7 +30,7 @@ use tch::Tensor;
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::log::history::{History, Metrics};
-use crate::log::record::{InFlight, Record, Records, RecordsState, Span};
+use crate::log::record::{InFlight, Record, RecordPlan, Records, RecordsState, Span};
 use crate::moments::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
 use crate::values::float::Float;
@@ -315,9 +315,19 @@ impl Log {
         }
     }
 
-    /// Drops the media logged for a record of this batch, because the batch took no optimizer step.
-    pub(crate) fn drop_media_of_batch(&mut self) {
-        self.records.media.drop_of_batch();
+    /// Ends a batch of training. Returns whether the planned record is due.
+    #[inline]
+    pub(crate) fn end_batch(&mut self, steps: u64) -> bool {
+        let plan = self.records.plan;
+        let is_due = plan.is_reached(steps);
+        if is_due || plan.is_expected() {
+            self.records.plan = RecordPlan::Never;
+        }
+        if !is_due && plan.is_expected() {
+            // The batch took no step, so the values logged for its record belong to no record.
+            self.records.media.drop_of_batch();
+        }
+        is_due
     }
 
     /// Creates a record of the values logged in a phase since the last record, and starts copying

@@ -125,7 +125,8 @@ impl RecordPlan {
         }
     }
 
-    fn is_expected(self) -> bool {
+    #[inline]
+    pub(super) fn is_expected(self) -> bool {
         matches!(self, RecordPlan::Expected(_))
     }
 

@@ -123,12 +123,12 @@ impl Report {
 
     /// Notes the error.
     fn after_error(&mut self, cx: &Cx<Main<AfterError>>) {
-        self.ended = Ended::of(cx.as_run());
+        self.ended = Ended::of(cx.as_run().occasion());
     }
 
     /// Notes the cancellation.
     fn after_cancel(&mut self, cx: &Cx<Main<AfterCancel>>) {
-        self.ended = Ended::of(cx.as_run());
+        self.ended = Ended::of(cx.as_run().occasion());
     }
 
     /// Writes the report.

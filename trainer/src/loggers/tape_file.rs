@@ -35,7 +35,7 @@ impl TapeFile {
     /// Writes the records that the trainer has collected.
     fn flush<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let records = tape::read(cx.as_run(), Recorder::take);
+        let records = tape::read(cx.as_run().layers(), Recorder::take);
         if records.is_empty() {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl TapeFile {
             self.file = None; // the records stay in memory
         } else if self.file.is_none() {
             self.rank = cx.rank();
-            let path = tape::read(cx.as_run(), |recorder| recorder.settings().path.clone());
+            let path = tape::read(cx.as_run().layers(), |recorder| recorder.settings().path.clone());
             self.file =
                 Some(path.map_or_else(|| GrowingFile::in_run_folder(file_name(cx.rank())), GrowingFile::at));
         }
@@ -93,7 +93,7 @@ impl TapeFile {
     /// Records the state, and writes the records.
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         tape::with(cx.as_run(), |recorder, run| recorder.interval(run, false))?;
-        if tape::read(cx.as_run(), |recorder| recorder.pending()) > BUFFERED {
+        if tape::read(cx.as_run().layers(), |recorder| recorder.pending()) > BUFFERED {
             self.flush(cx)
         } else {
             Ok(())
@@ -102,7 +102,7 @@ impl TapeFile {
 
     /// Writes the records that belong to a checkpoint.
     fn before_save_checkpoint(&mut self, cx: &Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        tape::with(cx.as_run(), Recorder::saved)?;
+        tape::with(cx.as_run(), |recorder, run| recorder.saved(run.progress().train_batches))?;
         self.flush(cx)
     }
 
@@ -118,7 +118,7 @@ impl TapeFile {
 
     /// Writes the remaining records, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
-        let conflicts = tape::read(cx.as_run(), |recorder| {
+        let conflicts = tape::read(cx.as_run().layers(), |recorder| {
             recorder.end();
             recorder.conflicts(&cx.as_run().hooks().table)
         });

@@ -49,6 +49,17 @@ impl CheckpointState {
         self.active.as_ref().map_or(Path::new(""), |active| &active.folder)
     }
 
+    /// Requests that a checkpoint be written between two batches or epochs, unless this is a replay,
+    /// which writes nothing.
+    pub(crate) fn request(&self, is_replay: bool, folder: PathBuf, mode: SaveMode) {
+        if is_replay {
+            return;
+        }
+        let mut requests = self.requests.borrow_mut();
+        requests.retain(|request| request.folder != folder);
+        requests.push(SaveRequest { folder, mode });
+    }
+
     /// Notes that this process has written a checkpoint as rank 0.
     pub(crate) fn note_written(&mut self, folder: PathBuf, history: u64) {
         self.journal.written(&folder, history);
@@ -103,7 +114,7 @@ impl Run {
     /// would not be written, or `None` if it would be written.
     pub(crate) fn why_no_checkpoint(&self) -> Option<&'static str> {
         let has_hook =
-            || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());
+            || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder.path()).is_some());
         match () {
             () if self.folder.is_replay => Some("a replay writes nothing"),
             () if self.settings.is_fast_dev_run() => Some("a smoke test writes nothing"),
@@ -116,14 +127,5 @@ impl Run {
     /// Adds the new rows of the history to the journal.
     pub(crate) fn update_journal(&mut self) -> Result<()> {
         self.checkpoints.journal.update(&self.history)
-    }
-
-    pub(crate) fn request_checkpoint(&self, folder: PathBuf, mode: SaveMode) {
-        if self.folder.is_replay {
-            return; // a replay writes nothing
-        }
-        let mut requests = self.checkpoints.requests.borrow_mut();
-        requests.retain(|request| request.folder != folder);
-        requests.push(SaveRequest { folder, mode });
     }
 }

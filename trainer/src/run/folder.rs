@@ -38,6 +38,11 @@ pub(crate) struct FolderState {
 }
 
 impl FolderState {
+    /// The folder of the run, if it has one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// Replaces the folder that was passed to the builder with the folder that the environment
     /// requests, if any.
     pub(crate) fn or_requested(mut self) -> Self {
@@ -49,11 +54,6 @@ impl FolderState {
 }
 
 impl Run {
-    /// The folder of the run, if it has one.
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.folder.path.as_deref()
-    }
-
     /// The hyperparameters of the program, then those of the optimizers, then the settings of the
     /// trainer, then those of its hooks.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {

@@ -19,6 +19,17 @@ use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Rest;
 
+/// The layers of a run, from the outside in.
+#[derive(Default)]
+pub(crate) struct Layers(pub(crate) Vec<Arc<dyn Layer>>);
+
+impl Layers {
+    /// Returns the first layer of this type.
+    pub(crate) fn get<L: Layer>(&self) -> Option<&L> {
+        self.0.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
+    }
+}
+
 /// Something that runs around each call: of a hook, of an operation with the hooks around it, of a
 /// named [module](crate::modules), and of a loader for its next batch.
 /// [`TrainerBuilder::layer`](crate::TrainerBuilder::layer) adds one. The profile and the tape are
@@ -122,7 +133,7 @@ impl Call<'_> {
     ///
     /// Returns the error of the call, or an error if the call has already run.
     pub fn run(&mut self) -> Result<(), BoxError> {
-        let next = self.run.layers.get(self.depth).map(Arc::clone);
+        let next = self.run.layers.0.get(self.depth).map(Arc::clone);
         self.depth += 1;
         match next {
             Some(layer) => layer.call(self),
@@ -146,7 +157,7 @@ impl Call<'_> {
     #[must_use]
     pub fn name(&self) -> String {
         match (self.target, self.module()) {
-            (Target::Entry, _) => self.run.place.operation.name.to_owned(),
+            (Target::Entry, _) => self.run.at.place.operation.name.to_owned(),
             (Target::Loader, _) => "data".to_owned(),
             (Target::Hook(hook), _) => self.run.hooks.table.hooks()[hook].definition.shown(),
             (_, Some(known)) => self.run.modules.known[known as usize].name.to_string(),
@@ -171,7 +182,7 @@ impl Call<'_> {
     /// The phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.run.place().phase
+        self.run.phase()
     }
 
     /// The counters.
@@ -197,11 +208,17 @@ impl std::fmt::Debug for Call<'_> {
     }
 }
 
-/// The functions that the entries of the table call if the trainer has layers.
-pub(crate) const SHIMS: Shims<Run> = Shims { point, around, operation, body };
+/// The functions that the entries of the table call if the trainer has layers. Those of operations
+/// get the row of the operation instead of a slot.
+pub(crate) const SHIMS: Shims<Run> = Shims {
+    point,
+    around,
+    operation: |run, row, rest| run.layered(Target::Operation(row as usize), |run| Ok(run.run_rest(rest)?)),
+    body: |run, row, rest| run.layered(Target::Body(row as usize), |run| Ok(run.run_rest(rest)?)),
+};
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let hook = current(run.place);
+    let hook = current(run.at.place);
     let Shim::Point(call) = run.hooks.table.hooks()[hook].definition.call else {
         unreachable!("an entry of a point belongs to a hook at a point")
     };
@@ -209,7 +226,7 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
 }
 
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let hook = current(run.place);
+    let hook = current(run.at.place);
     let Shim::Around(call) = run.hooks.table.hooks()[hook].definition.call else {
         unreachable!("an entry around an operation belongs to a hook around it")
     };
@@ -218,16 +235,6 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
 
 fn current(place: Place) -> usize {
     place.hook.expect("dispatch sets the current hook before each call").index()
-}
-
-/// Runs an operation with the hooks around it. `row` is its row, passed instead of a slot.
-fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
-    run.layered(Target::Operation(row as usize), |run| Ok(run.run_rest(rest)?))
-}
-
-/// Runs an operation inside the hooks around it. `row` is its row, passed instead of a slot.
-fn body(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
-    run.layered(Target::Body(row as usize), |run| Ok(run.run_rest(rest)?))
 }
 
 /// The error of a layer that has not returned the result of its call.
@@ -248,7 +255,7 @@ impl Run {
         target: Target,
         body: impl FnOnce(&mut Run) -> Result<R, E>,
     ) -> Result<R, E> {
-        if self.layers.is_empty() {
+        if self.layers.0.is_empty() {
             return body(self);
         }
         let mut body = Some(body);
@@ -271,10 +278,5 @@ impl Run {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Returns the first layer of this type.
-    pub(crate) fn layer<L: Layer>(&self) -> Option<&L> {
-        self.layers.iter().find_map(|layer| (&**layer as &dyn Any).downcast_ref())
     }
 }

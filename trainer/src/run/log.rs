@@ -6,7 +6,6 @@
 use super::Run;
 use crate::error::{Error, Result};
 use crate::hook::frame::HookId;
-use crate::log::record::{InFlight, Span};
 use crate::log::{Content, Joined, LOSS, Logged, Reduce, Value};
 use crate::moments::tree;
 use crate::phase::Phase;
@@ -24,15 +23,10 @@ impl Run {
         self.log.get_mut().join_ranks(&self.ranks.world, phase, joined)
     }
 
-    /// Begins the record of what was logged in a phase, if there is anything for it.
-    pub(crate) fn depart(&mut self, phase: Phase, span: Span) -> Result<Option<InFlight>> {
-        self.log.get_mut().depart(self.progress.counters, phase, span)
-    }
-
     /// Logs a value for a hook or the task. `weight` defaults to the weight of the current batch.
     pub(crate) fn log(&self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         if let Err(error) = self.try_log(reduce, name, value, weight) {
-            let name = self.metric_name(name);
+            let name = self.at.metric_name(name);
             self.log.borrow_mut().cannot_log(&name, &error);
         }
     }
@@ -48,9 +42,9 @@ impl Run {
             let text = "the trainer logs the loss itself under this name: choose another name";
             return Err(Error::usage(text));
         }
-        let name = self.metric_name(name);
-        let phase = self.place.phase;
-        let id = self.place.hook;
+        let name = self.at.metric_name(name);
+        let phase = self.at.place.phase;
+        let id = self.at.place.hook;
         let nth = id.map(HookId::index);
         if self.step.batch_len.is_none() {
             return self.log.borrow_mut().set(phase, &name, &value, nth);
@@ -70,30 +64,20 @@ impl Run {
             hook: nth,
         })?;
         if let (Some(other), Some(hook)) = (other, hook) {
-            self.warn_of_shared_name(&name, &self.hooks.table.hooks()[other], hook);
+            let other = &self.hooks.table.hooks()[other];
+            if other.slot.is_none() || other.slot != hook.slot {
+                self.log.borrow_mut().mark_shared(phase, &name);
+                self.reports.warn(shared_name(phase, &name, other, hook));
+            }
         }
         Ok(())
     }
 
-    /// Warns that two hooks log values under one name, unless they are methods of one value.
-    #[cold]
-    fn warn_of_shared_name(&self, name: &str, one: &Hook, other: &Hook) {
-        if one.slot.is_some() && one.slot == other.slot {
-            return;
-        }
-        let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
-        let phase = self.place.phase;
-        self.log.borrow_mut().mark_shared(phase, name);
-        self.reports.warn(format!(
-            "`{phase}/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
-        ));
-    }
-
     /// Logs the loss of the current step under this name.
     pub(crate) fn log_loss(&self, name: &str, loss: Value) -> Result<()> {
-        let name = self.metric_name(name);
+        let name = self.at.metric_name(name);
         self.log.borrow_mut().add(Logged {
-            phase: self.place.phase,
+            phase: self.at.place.phase,
             name: &name,
             reduce: Reduce::Mean,
             value: loss,
@@ -106,23 +90,23 @@ impl Run {
 
     /// Logs a histogram, an image or a text.
     pub(crate) fn log_media(&self, name: &str, content: impl FnOnce() -> Result<Content>) {
-        let name = self.metric_name(name);
-        let in_training_batch = self.is_in_training_batch();
-        let phase = self.place.phase;
+        let name = self.at.metric_name(name);
+        let in_training_batch = self.step.is_in_training_batch(self.at.place.phase);
+        let phase = self.at.place.phase;
         if self.log.borrow_mut().keeps_media(phase, &name, in_training_batch) {
             let content = content();
             self.log.borrow_mut().add_media(phase, &name, in_training_batch, content);
         }
     }
+}
 
-    /// Whether a histogram, image or text that is logged now becomes part of a record.
-    pub(crate) fn keeps_media(&self) -> bool {
-        self.log.borrow().records.keeps_media(self.place.phase, self.is_in_training_batch())
-    }
-
-    fn is_in_training_batch(&self) -> bool {
-        self.place.phase == Phase::Train && self.step.batch_len.is_some()
-    }
+/// The warning that two hooks log values under one name.
+#[cold]
+fn shared_name(phase: Phase, name: &str, one: &Hook, other: &Hook) -> String {
+    let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
+    format!(
+        "`{phase}/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
+    )
 }
 
 /// Whether the trainer logs a loss under this name: the loss of the step, or the loss of an

@@ -25,7 +25,6 @@ mod weights;
 use std::any::{Any, TypeId, type_name};
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use tch::Device;
 
@@ -48,7 +47,7 @@ use crate::moments::tree;
 use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::run::cancel::Cancellation;
-use crate::run::layers::Layer;
+use crate::run::layers::Layers;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
@@ -56,7 +55,7 @@ use crate::values::paths::public_path;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequest, SaveStage};
 pub(crate) use folder::{FolderState, recorded};
 pub(crate) use modules::Modules;
-pub(crate) use place::{Names, Place};
+pub(crate) use place::{Place, Whereabouts};
 pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
 pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
@@ -90,8 +89,8 @@ pub struct Run {
     cancellation: Cancellation,
     hooks: RunHooks,
     model: Model,
-    place: Place,
-    names: Names,
+    /// Where the run is.
+    at: Whereabouts,
     progress: LoopState,
     fit: FitState,
     step: StepData,
@@ -103,17 +102,22 @@ pub struct Run {
     /// [`log`].
     log: RefCell<Log>,
     history: History,
-    /// The record for which `after_record` is firing.
-    record: Option<Record>,
+    occasion: Occasion,
     folder: FolderState,
     /// The hyperparameters that the program has set.
     hyperparameters: Vec<Given>,
     checkpoints: CheckpointState,
-    /// What runs around each call, from the outside in.
-    layers: Vec<Arc<dyn Layer>>,
+    layers: Layers,
     modules: Modules,
+}
+
+/// Why a point fires.
+#[derive(Default)]
+pub(crate) struct Occasion {
+    /// The record for which `after_record` is firing.
+    pub(crate) record: Option<Record>,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
-    error: Option<Error>,
+    pub(crate) error: Option<Error>,
 }
 
 /// What a trainer is built of.
@@ -129,24 +133,24 @@ pub(crate) struct NewRun {
     pub(crate) folder: FolderState,
     pub(crate) hyperparameters: Vec<Given>,
     pub(crate) checkpoints: CheckpointState,
-    pub(crate) layers: Vec<Arc<dyn Layer>>,
+    pub(crate) layers: Layers,
     pub(crate) modules: Modules,
 }
 
 /// Writes the methods that lend the parts of a run.
 macro_rules! lend {
-    ($($(#[$docs:meta])* $name:ident, $name_mut:ident: $field:ident: $kind:ty;)*) => {
+    ($($(#[$docs:meta])* $name:ident, $name_mut:ident: $($field:ident).+: $kind:ty;)*) => {
         impl Run {
             $(
                 $(#[$docs])*
                 #[inline]
                 pub(crate) fn $name(&self) -> &$kind {
-                    &self.$field
+                    &self.$($field).+
                 }
 
                 #[inline]
                 pub(crate) fn $name_mut(&mut self) -> &mut $kind {
-                    &mut self.$field
+                    &mut self.$($field).+
                 }
             )*
         }
@@ -154,17 +158,22 @@ macro_rules! lend {
 }
 
 lend! {
+    reports, reports_mut: reports: Reports;
     cancellation, cancellation_mut: cancellation: Cancellation;
     ranks, ranks_mut: ranks: Ranks;
     hooks, hooks_mut: hooks: RunHooks;
     model, model_mut: model: Model;
-    place, place_mut: place: Place;
+    optimizers, optimizers_mut: model.optimizers: Optimizers;
+    at, at_mut: at: Whereabouts;
+    place, place_mut: at.place: Place;
     progress, progress_mut: progress: LoopState;
     fit, fit_mut: fit: FitState;
     step, step_mut: step: StepData;
     dispatch, dispatch_mut: dispatch: Dispatch;
     requests, requests_mut: requests: Requests;
     kept, kept_mut: kept: Option<KeptState>;
+    occasion, occasion_mut: occasion: Occasion;
+    layers, layers_mut: layers: Layers;
     history, history_mut: history: History;
     folder_state, folder_state_mut: folder: FolderState;
     checkpoints, checkpoints_mut: checkpoints: CheckpointState;
@@ -285,7 +294,7 @@ macro_rules! value {
 
 value! {
     counters: progress.counters => Counters;
-    phase: place.phase => Phase;
+    phase: at.place.phase => Phase;
     /// Whether the run repeats a part of a recorded run, or rehearses the first steps of a fit, and
     /// writes nothing.
     is_replay: folder.is_replay => bool;
@@ -309,31 +318,18 @@ macro_rules! shared {
 
 shared! {
     settings: settings => Settings;
-    reports: reports => Reports;
     /// The hyperparameters that the program has set.
     hyperparameters: hyperparameters => [Given];
     /// The world of the current entry point.
     world: ranks.world => World;
     vars: model.vars => Vars;
-    optimizers: model.optimizers => Optimizers;
 }
 
 impl Run {
-    #[inline]
-    pub(crate) fn optimizers_mut(&mut self) -> &mut Optimizers {
-        &mut self.model.optimizers
-    }
-
     /// The rank of this process among the processes that train together.
     #[inline]
     pub(crate) fn rank(&self) -> u32 {
         self.reports.rank()
-    }
-
-    /// Whether this process trains by itself.
-    #[inline]
-    pub(crate) fn is_solo(&self) -> bool {
-        self.ranks.world.is_solo()
     }
 
     /// Creates the state of a new trainer.
@@ -346,8 +342,7 @@ impl Run {
             dispatch: Dispatch::begin(new.hooks.table.hooks().len()),
             hooks: new.hooks,
             model: new.model,
-            place: Place::begin(Fit::INFO, Phase::Train),
-            names: Names::default(),
+            at: Whereabouts::begin(Place::begin(Fit::INFO, Phase::Train)),
             progress: LoopState::default(),
             fit: FitState::default(),
             step: new.step,
@@ -355,34 +350,13 @@ impl Run {
             kept: None,
             log: RefCell::new(new.log),
             history: History::default(),
-            record: None,
+            occasion: Occasion::default(),
             folder: new.folder,
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
             layers: new.layers,
             modules: new.modules,
-            error: None,
         }
-    }
-
-    /// Sets the record for which `after_record` is about to fire.
-    pub(crate) fn set_record(&mut self, record: Option<Record>) {
-        self.record = record;
-    }
-
-    /// Replaces the layers.
-    pub(crate) fn set_layers(&mut self, layers: Vec<Arc<dyn Layer>>) {
-        self.layers = layers;
-    }
-
-    /// The error that ended the run, while `after_cancel` or `after_error` fires.
-    pub(crate) fn error(&self) -> Option<&Error> {
-        self.error.as_ref()
-    }
-
-    /// Sets the error that ended the run, and returns the one that was set.
-    pub(crate) fn set_error(&mut self, error: Option<Error>) -> Option<Error> {
-        std::mem::replace(&mut self.error, error)
     }
 
     #[inline]
@@ -395,34 +369,23 @@ impl Run {
         self.log.borrow()
     }
 
-    pub(crate) fn reports_mut(&mut self) -> &mut Reports {
-        &mut self.reports
-    }
-
-    /// Adds a warning for each hook or file that failed more than once in the entry point that
-    /// ends, and calls hooks that have panicked again.
-    pub(crate) fn end_failures(&mut self) {
-        self.reports.end_failures();
-        self.hooks.switched_off.clear();
-    }
-
     #[cold]
     pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
-        let location = self.location(self.place.operation);
+        let location = self.location(self.at.place.operation);
         let origin = self.dispatch.origin;
         Error::Cancelled(Box::new(CancelledError { by, location, origin, cleanup: Vec::new() }))
     }
 
     /// The current location in the run, at the moment `at`.
     pub(crate) fn location(&self, at: &'static MomentInfo) -> Location {
-        let within = self.scopes().last().map(|&operation| tree::moments()[operation].name);
+        let within = self.at.scopes().last().map(|&operation| tree::moments()[operation].name);
         let within = within.filter(|within| !at.name.ends_with(within));
         Location {
             moment: at.name,
             module: self.modules.name_at(at),
             within,
-            phase: self.place.phase,
-            loader: self.loader().cloned(),
+            phase: self.at.place.phase,
+            loader: self.at.loader().cloned(),
             counters: self.progress.counters,
         }
     }

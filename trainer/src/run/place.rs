@@ -31,50 +31,41 @@ impl Place {
     }
 }
 
-/// The index of a loader's name in [`Names`].
+/// The index of a loader's name in [`Whereabouts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoaderId(u16);
 
-/// The loader names and custom moments that the indices in a [`Place`] refer to.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
+/// Where a run is: its place, and the names that the place refers to.
+#[derive(Debug)]
+pub(crate) struct Whereabouts {
+    pub(crate) place: Place,
+    /// The names of loaders.
     loaders: Vec<Arc<str>>,
     /// The indices of the custom moments that are being fired or run, outermost first. Only the
     /// first [`Place::scopes`] are still active.
     scopes: Vec<usize>,
 }
 
-impl Names {
-    /// Returns the index of a loader's name.
-    pub(crate) fn loader(&mut self, name: &Arc<str>) -> LoaderId {
-        let known = self.loaders.iter().position(|known| known == name);
-        let index = known.unwrap_or_else(|| {
-            self.loaders.push(Arc::clone(name));
-            self.loaders.len() - 1
-        });
-        LoaderId(u16::try_from(index).expect("fewer than 2¹⁶ names of loaders"))
-    }
-}
-
-impl Run {
-    /// Runs `body`, which may move the run to a different place, and then restores the current
-    /// place.
-    #[inline]
-    pub(crate) fn returning<R>(&mut self, body: impl FnOnce(&mut Run) -> R) -> R {
-        let place = self.place;
-        let result = body(self);
-        self.place = place;
-        result
+impl Whereabouts {
+    pub(crate) fn begin(place: Place) -> Self {
+        Whereabouts { place, loaders: Vec::new(), scopes: Vec::new() }
     }
 
     /// Sets the loader of the current pass, if the loader has a name.
     pub(crate) fn set_loader(&mut self, name: Option<&Arc<str>>) {
-        self.place.loader = name.map(|name| self.names.loader(name));
+        self.place.loader = name.map(|name| {
+            let known = self.loaders.iter().position(|known| known == name);
+            let index = known.unwrap_or_else(|| {
+                self.loaders.push(Arc::clone(name));
+                self.loaders.len() - 1
+            });
+            LoaderId(u16::try_from(index).expect("fewer than 2¹⁶ names of loaders"))
+        });
     }
 
     /// The name of the loader of the current pass, if the loader has a name.
     pub(crate) fn loader(&self) -> Option<&Arc<str>> {
-        self.place.loader.map(|LoaderId(index)| &self.names.loaders[usize::from(index)])
+        self.place.loader.map(|LoaderId(index)| &self.loaders[usize::from(index)])
     }
 
     /// Returns the name of a metric within its phase: `<loader>/<name>` in a pass over a named
@@ -89,13 +80,25 @@ impl Run {
 
     /// The indices of the custom moments that are being fired or run, outermost first.
     pub(crate) fn scopes(&self) -> &[usize] {
-        &self.names.scopes[..usize::from(self.place.scopes)]
+        &self.scopes[..usize::from(self.place.scopes)]
     }
 
     /// Enters a custom moment, which ends when the run returns to an earlier place.
     pub(crate) fn enter_scope(&mut self, moment: usize) {
-        self.names.scopes.truncate(usize::from(self.place.scopes));
-        self.names.scopes.push(moment);
+        self.scopes.truncate(usize::from(self.place.scopes));
+        self.scopes.push(moment);
         self.place.scopes += 1;
+    }
+}
+
+impl Run {
+    /// Runs `body`, which may move the run to a different place, and then restores the current
+    /// place.
+    #[inline]
+    pub(crate) fn returning<R>(&mut self, body: impl FnOnce(&mut Run) -> R) -> R {
+        let place = self.at.place;
+        let result = body(self);
+        self.at.place = place;
+        result
     }
 }

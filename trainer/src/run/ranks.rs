@@ -7,6 +7,7 @@ use tch::Tensor;
 use super::StepData;
 use crate::distributed::World;
 use crate::error::CancelledBy;
+use crate::optim::Optimizers;
 
 /// The part of a run's state that concerns the other ranks.
 pub(crate) struct Ranks {
@@ -60,6 +61,20 @@ impl Ranks {
     #[inline]
     pub(crate) fn gradient_weight(&self, step: &StepData) -> f64 {
         if self.train_separately { step.weight } else { step.total.weight }
+    }
+
+    /// The factor by which the backward pass scales the loss.
+    pub(crate) fn loss_factor(&self, optimizers: &Optimizers, step: &StepData) -> f64 {
+        step.loss_scale * optimizers.weight_factor(self.gradient_weight(step)) * self.rank_factor(step)
+    }
+
+    /// Notes that the gradients of the current part are not averages over all ranks, because a
+    /// backward pass adds to them.
+    #[inline]
+    pub(crate) fn note_own_gradients(&mut self, optimizers: &Optimizers) {
+        if !self.averaged.is_empty() {
+            self.averaged.remove(optimizers.current_name());
+        }
     }
 
     /// The factor by which this rank scales its loss, so that the mean of the gradients over all

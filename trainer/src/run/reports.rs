@@ -141,7 +141,7 @@ impl Reports {
 
     /// Adds a warning for each hook or file that failed more than once in the entry point that
     /// ends.
-    pub(super) fn end_failures(&mut self) {
+    pub(crate) fn end_failures(&mut self) {
         for Failed { further, last, .. } in self.failures.take() {
             match further {
                 0 => {}

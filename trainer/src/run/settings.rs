@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tch::Device;
 
+use crate::error::{Error, Result};
 use crate::libtorch::{Heap, MatmulPrecision, ModeRequest};
 use crate::phase::Phase;
 use crate::run::cancel::{CancelToken, OnSignal};
@@ -70,6 +71,16 @@ impl Settings {
         fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
+    /// Returns the maximum number of batches of a pass in this phase, if there is one, and the number
+    /// of its batches, if it is known. `known` is the number of batches that the loader reports.
+    pub(crate) fn batches_of(&self, phase: Phase, known: Option<u64>) -> Result<(Option<u64>, Option<u64>)> {
+        let limit =
+            self.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
+        let sanity = (phase == Phase::Sanity).then_some(self.sanity_batches);
+        let limit = limit.transpose()?.into_iter().chain(sanity).min();
+        Ok((limit, known.into_iter().chain(limit).min()))
+    }
+
     /// The settings of a kind, as text. A new setting does not compile until it is in the list.
     pub(crate) fn of(&self, kind: SettingKind) -> impl Iterator<Item = (String, String)> {
         use SettingKind::{Length, Other, Result};
@@ -131,6 +142,19 @@ impl Settings {
         ];
         let of_kind = settings.into_iter().filter(move |(of, ..)| *of == kind);
         of_kind.map(|(_, name, value)| (name.to_owned(), value.unwrap_or_else(|| NOT_SET.to_owned())))
+    }
+
+    /// Returns an error if a setting requires validation data.
+    pub(crate) fn check_without_validation(&self) -> Result<()> {
+        let setting = match self.validate_every {
+            _ if self.sanity_batches > 0 => "sanity_batches",
+            Some(_) => "validate_every",
+            None => return Ok(()),
+        };
+        Err(Error::usage(format!(
+            "`.{setting}(…)` requires validation, but `fit` was called without validation data: call \
+             `fit(&mut train, Some(&mut valid))`"
+        )))
     }
 
     /// The modes of libtorch that an entry point needs.

@@ -9,6 +9,8 @@ use super::{Amount, Ranks, Run, RunHooks};
 use crate::distributed::current;
 use crate::error::{Error, Result, discard_panic};
 use crate::hook::instance::TASK;
+use crate::optim::Optimizers;
+use crate::phase::Phase;
 
 /// Type-erased access to the task, and to the batch and the prediction of the current step.
 ///
@@ -125,6 +127,11 @@ impl StepData {
         }
     }
 
+    /// Whether a batch of training is being processed.
+    pub(crate) fn is_in_training_batch(&self, phase: Phase) -> bool {
+        phase == Phase::Train && self.batch_len.is_some()
+    }
+
     /// Drops the data of the current step.
     pub(crate) fn clear(&mut self) {
         if let Some(data) = &mut self.data {
@@ -158,24 +165,14 @@ impl RunHooks {
 }
 
 impl Run {
-    /// Records that the gradients of the current part are not averages over all ranks, because a
-    /// backward pass adds to them.
-    #[inline]
-    pub(crate) fn note_own_gradients(&mut self) {
-        if !self.ranks.averaged.is_empty() {
-            self.ranks.averaged.remove(self.model.optimizers.current_name());
-        }
+    /// The ranks and the optimizers, which the gradients concern.
+    pub(crate) fn gradients(&mut self) -> (&mut Ranks, &mut Optimizers) {
+        (&mut self.ranks, &mut self.model.optimizers)
     }
 
     /// The hooks with the task, the step and the ranks, which the weight of a batch concerns.
     pub(crate) fn weighing(&mut self) -> (&mut RunHooks, &mut StepData, &mut Ranks) {
         (&mut self.hooks, &mut self.step, &mut self.ranks)
-    }
-
-    /// The factor by which the backward pass scales the loss.
-    pub(crate) fn loss_factor(&self) -> f64 {
-        let factor = self.model.optimizers.weight_factor(self.ranks.gradient_weight(&self.step));
-        self.step.loss_scale * factor * self.ranks.rank_factor(&self.step)
     }
 }
 

@@ -2,14 +2,12 @@
 //! duration.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
-use super::layers::Layer;
+use super::layers::Layers;
 use super::{Dispatch, Modules, Place, Requests, Run};
-use crate::lifecycle::Fit;
 use crate::log::Log;
 use crate::log::history::History;
-use crate::moment::{Moment, MomentInfo};
+use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::run::Table;
 
@@ -21,7 +19,7 @@ pub(crate) struct Surroundings {
     log: RefCell<Log>,
     history: History,
     dispatch: Dispatch,
-    layers: Vec<Arc<dyn Layer>>,
+    layers: Layers,
     modules: Modules,
     handles_signals: bool,
 }
@@ -30,7 +28,7 @@ impl Run {
     /// Begins an entry point, or a trial if there is a table for it, and returns what the trial has
     /// replaced. This is the only list of what lasts: a new field does not compile until it is in
     /// it. A trial restores the parts of a checkpoint by itself.
-    fn begin_anew(
+    pub(crate) fn begin_anew(
         &mut self,
         operation: &'static MomentInfo,
         phase: Phase,
@@ -40,7 +38,6 @@ impl Run {
             // Of the program, for all entry points.
             settings: _,
             ranks: _,
-            names: _,
             folder: _,
             hyperparameters: _,
             // In a checkpoint, and in the parts that a trial restores.
@@ -50,15 +47,14 @@ impl Run {
             checkpoints,
             // Empty between entry points, and in a trial.
             step: _,
-            record: _,
-            error: _,
+            occasion: _,
             // New for each entry point.
             requests,
             kept,
             reports,
             // New for each entry point, and replaced in a trial.
             hooks,
-            place,
+            at,
             dispatch,
             log,
             history,
@@ -67,7 +63,7 @@ impl Run {
             modules,
             cancellation,
         } = self;
-        let outer_place = std::mem::replace(place, Place::begin(operation, phase));
+        let outer_place = std::mem::replace(&mut at.place, Place::begin(operation, phase));
         *requests = Requests::default();
         let Some(table) = of_trial else {
             *kept = None;
@@ -95,16 +91,6 @@ impl Run {
             handles_signals: cancellation.handles_signals(),
         })
     }
-
-    /// Begins an entry point.
-    pub(crate) fn begin_entry(&mut self, operation: &'static MomentInfo, phase: Phase) {
-        self.begin_anew(operation, phase, None);
-    }
-
-    /// Begins a trial with the hooks of this table.
-    pub(crate) fn begin_trial(&mut self, table: Table) -> Surroundings {
-        self.begin_anew(Fit::INFO, Phase::Train, Some(table)).expect("a trial replaces its surroundings")
-    }
 }
 
 impl Surroundings {
@@ -112,7 +98,7 @@ impl Surroundings {
     pub(crate) fn restore(self, run: &mut Run) {
         let Surroundings { table, place, log, history, dispatch, layers, modules, handles_signals } = self;
         run.hooks.table = table;
-        run.place = place;
+        run.at.place = place;
         run.log = log;
         run.history = history;
         run.dispatch = dispatch;

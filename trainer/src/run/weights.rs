@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Tensor;
 
-use super::{Model, Run};
+use super::{Model, RunHooks};
 use crate::error::Result;
 use crate::libtorch::identity;
 use crate::model::finite::{Content, contents};
@@ -81,6 +81,14 @@ impl Model {
         Ok(bad.into_iter().map(str::to_owned).collect())
     }
 
+    /// Returns the names of the variables that contain NaN or infinite values, or whose average
+    /// does.
+    pub(crate) fn not_finite_with(&self, averages: &BTreeMap<String, Tensor>) -> Result<Vec<String>> {
+        let live = self.vars.iter().map(|var| (var.name.as_str(), &var.tensor));
+        let averages = averages.iter().map(|(name, average)| (name.as_str(), average));
+        self.not_finite(live.chain(averages))
+    }
+
     /// Warns if values that are about to be written are not finite. `what` says what is written.
     pub(crate) fn warn_of_not_finite<'v>(
         &self,
@@ -100,31 +108,22 @@ impl Model {
     }
 }
 
-impl Run {
+impl RunHooks {
     /// Returns the averages of variables that a hook keeps, by the names of the variables and in
     /// their dtypes. Hooks that only observe keep none.
-    pub(crate) fn averages(&self) -> Result<BTreeMap<String, Tensor>> {
+    pub(crate) fn averages(&self, vars: &Vars) -> Result<BTreeMap<String, Tensor>> {
         let mut averages = BTreeMap::new();
-        for instance in self.hooks.instances.iter().filter(|instance| !instance.observes) {
+        for instance in self.instances.iter().filter(|instance| !instance.observes) {
             if let (Some(state), Some(value)) = (instance.extras.state, &instance.value) {
                 averages.append(&mut (state.save)(value)?.averages);
             }
         }
-        for var in self.model.vars.iter() {
+        for var in vars.iter() {
             if let Some(average) = averages.get_mut(&var.name) {
                 *average = average.f_to_kind(var.tensor.kind())?;
             }
         }
         Ok(averages)
-    }
-
-    /// Returns the names of the variables that contain NaN or infinite values, or whose average
-    /// does.
-    pub(crate) fn not_finite(&self) -> Result<Vec<String>> {
-        let averages = self.averages()?;
-        let live = self.model.vars.iter().map(|var| (var.name.as_str(), &var.tensor));
-        let averages = averages.iter().map(|(name, average)| (name.as_str(), average));
-        self.model.not_finite(live.chain(averages))
     }
 }
 

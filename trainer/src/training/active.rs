@@ -13,8 +13,8 @@ use crate::distributed::current::{self, Current};
 use crate::error::{Error, Result};
 use crate::hook::check::MAX_AROUND;
 use crate::libtorch;
-use crate::moment::MomentInfo;
-use crate::run::Run;
+use crate::run::Table;
+use crate::run::reports::Reports;
 
 /// The maximum nesting depth of entry points on one thread. Entry points are nested if a hook or
 /// the task of one run calls an entry point of another trainer.
@@ -69,22 +69,22 @@ impl ActiveEntry {
     ///
     /// Returns an error if the entry points on this thread are nested too deeply or have too many
     /// `around` hooks in total, or if libtorch cannot return its random state.
-    pub(super) fn begin(run: &mut Run, operation: &'static MomentInfo) -> Result<Self> {
-        let level = Level {
-            operation: operation.name,
-            around: run.hooks().table.around_count(),
-            device: run.device(),
-        };
-        let seed = run.settings().seed;
+    pub(super) fn begin(
+        operation: &'static str,
+        (table, device): (&Table, Device),
+        seed: Option<u64>,
+        reports: &Reports,
+    ) -> Result<Self> {
+        let level = Level { operation, around: table.around_count(), device };
         let outer = LEVELS.with_borrow_mut(|levels| {
             check_nesting(levels, &level)?;
             let outer = if seed.is_some() { random_states(levels)? } else { Vec::new() };
             levels.push(level);
             Ok::<_, Error>(outer)
         })?;
-        let running = Running { thread: thread::current().id(), operation: operation.name, seed };
+        let running = Running { thread: thread::current().id(), operation, seed };
         let warning = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).begin(running);
-        warning.into_iter().for_each(|warning| run.reports().warn(warning));
+        warning.into_iter().for_each(|warning| reports.warn(warning));
         Ok(ActiveEntry {
             outer,
             outer_world: current::replace(Current::default()),

@@ -1,9 +1,6 @@
 //! What the ranks agree on before a batch.
 
-use super::out_of_step::{
-    Counters, differently_frozen, differently_set, out_of_step, settings_hash, trained_hash,
-};
-use crate::distributed::{both, is_same};
+use super::ranks::Common;
 use crate::error::{CancelledBy, Result};
 use crate::phase::Phase;
 use crate::run::{Amount, BackgroundSave, Run, SavesOfRanks, Upcoming};
@@ -43,15 +40,14 @@ enum Flag {
     HasSecond,
 }
 
-/// The number of flags, and of values that must be equal on all ranks.
+/// The number of flags.
 const FLAGS: usize = Flag::HasSecond as usize + 1;
-const SAME: usize = 5;
 
 /// Exchanges reports with the other ranks, if there are any, and applies what was requested on
 /// any of them.
 #[inline]
 pub(super) fn agree(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
-    if run.is_solo() { Ok(()) } else { exchange(run, next) }
+    if run.world().is_solo() { Ok(()) } else { exchange(run, next) }
 }
 
 #[cold]
@@ -61,8 +57,8 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let by = run.cancellation().request();
     let new_stop = run.requests().new_stop().map(|(why, by)| (why.to_owned(), by));
     let NextBatch { exists, is_last, amount } = next.unwrap_or_default();
-    // Each flag, and each value that must be equal with its negative.
-    let mut own = [0.0; FLAGS + 2 * SAME];
+    // Each flag, and what must be equal on all ranks.
+    let mut own = [0.0; FLAGS + Common::LEN];
     for (flag, is_set) in [
         (Flag::Sigterm, by == Some(CancelledBy::Sigterm)),
         (Flag::Sigint, by == Some(CancelledBy::Sigint)),
@@ -80,29 +76,13 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     ] {
         own[flag as usize] = f64::from(u8::from(is_set));
     }
-    let counters: Counters = (
-        run.counters().batches_seen,
-        run.counters().optimizer_steps,
-        if run.ranks().train_separately { 0.0 } else { run.optimizers().accumulated() },
-    );
-    let [trained, settings] = if is_train {
-        [trained_hash(run.vars()), settings_hash(run.optimizers(), run.ranks())]
-    } else {
-        [0.0; 2]
-    };
-    let same: [f64; SAME] = [counters.0 as f64, counters.1 as f64, counters.2, trained, settings];
-    for (pair, number) in own[FLAGS..].chunks_exact_mut(2).zip(same) {
-        pair.copy_from_slice(&both(number));
+    let common = Common::of(run.counters(), run.model(), run.ranks(), is_train);
+    for (own, number) in own[FLAGS..].iter_mut().zip(common.numbers()) {
+        *own = number;
     }
     let (all, [weight, samples]) = world.combine(own, [amount.weight, amount.samples], AGREEMENT)?;
     world.begin_batch();
-    let pairs = all[FLAGS..].chunks_exact(2).map(|pair| is_same([pair[0], pair[1]]));
-    match pairs.zip(0..).find(|(is_same, _)| !is_same) {
-        None => {}
-        Some((_, 0..=2)) => return Err(out_of_step(counters, &world)?),
-        Some((_, 3)) => return Err(differently_frozen(run.vars(), &world)?),
-        Some(_) => return Err(differently_set(run.optimizers(), &world)?),
-    }
+    common.check(&all[FLAGS..], run.model(), &world)?;
     let has = |flag: Flag| all[flag as usize] > 0.0;
     let agreed = &mut run.ranks_mut().agreed;
     let causes = [
@@ -153,19 +133,5 @@ pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
         let ([skips], []) = run.world().combine([skips], [], "the agreement on a skipped batch")?;
         run.requests_mut().skip_batch(skips > 0.0);
     }
-    Ok(())
-}
-
-/// In training, sums the weight and the number of samples of the batch over all ranks again. Called
-/// if a hook may have changed the batch.
-pub(super) fn agree_on_weight(run: &mut Run) -> Result<()> {
-    if run.phase() != Phase::Train {
-        return Ok(());
-    }
-    let Amount { weight, samples } = run.step().total;
-    let own = [weight, samples];
-    let what = "the agreement on the weight of a changed batch";
-    let ([], [weight, samples]) = run.world().combine([], own, what)?;
-    run.step_mut().total = Amount { weight, samples };
     Ok(())
 }

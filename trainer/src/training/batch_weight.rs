@@ -2,7 +2,6 @@
 
 use tch::{Kind, Tensor};
 
-use super::agreement::agree_on_weight;
 use super::erased::{data, task_in};
 use super::task::Task;
 use crate::data::Batch;
@@ -63,13 +62,20 @@ pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
     }
 }
 
-/// Weighs the batch again if a hook may have changed it.
+/// Weighs the batch again if a hook may have changed it. In training, sums its weight and its number
+/// of samples over all ranks again.
 pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     if !run.step().is_batch_changed {
         return Ok(());
     }
     weigh::<T>(run)?;
-    agree_on_weight(run)
+    if run.phase() == Phase::Train {
+        let Amount { weight, samples } = run.step().total;
+        let what = "the agreement on the weight of a changed batch";
+        let ([], [weight, samples]) = run.world().combine([], [weight, samples], what)?;
+        run.step_mut().total = Amount { weight, samples };
+    }
+    Ok(())
 }
 
 /// Whether the batch has a weight of 0, so there is no loss to compute.
@@ -86,7 +92,7 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.device()));
-    if run.phase() == Phase::Train && !run.is_solo() {
+    if run.phase() == Phase::Train && !run.world().is_solo() {
         // The gradients of this loss are 0, but its backward pass takes part in the reduction over
         // all ranks and in the collectives of layers.
         for var in run.vars().parameters().filter(|var| var.tensor.requires_grad()) {

@@ -42,7 +42,7 @@ use crate::run::dispatch::added::{IntoHook, linked};
 use crate::run::dispatch::registration::{Hooks, hooks_of};
 use crate::run::dispatch::{ClosureHook, HookOptions, ObserverClosure};
 use crate::run::dispatch::{guard, observers, of_task_variables};
-use crate::run::layers::{Layer, SHIMS};
+use crate::run::layers::{Layer, Layers, SHIMS};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::{CheckpointState, FolderState, Model, Modules, NewRun, Run, RunHooks, StepData, recorded};
@@ -349,7 +349,7 @@ impl<T: Task> TrainerBuilder<T> {
             folder: self.folder.or_requested(),
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
-            layers,
+            layers: Layers(layers),
             modules: Modules::new(may_grow),
         });
         Ok(Trainer { run, task: PhantomData })

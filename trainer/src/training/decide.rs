@@ -10,7 +10,7 @@ use crate::libtorch::Warnings;
 use crate::phase::Phase;
 use crate::run::Requests;
 use crate::run::reports::Reports;
-use crate::run::{Run, cancel};
+use crate::run::{Run, StoppedBy, cancel};
 
 /// What the loop is about to do.
 #[derive(Clone, Copy)]
@@ -74,14 +74,32 @@ pub(super) fn decide(run: &mut Run, before: Before) -> Result<Decision> {
 /// Carries out what the clock, signals and the hooks on any rank have requested.
 fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let is_train = run.phase() == Phase::Train;
-    if is_train {
-        plan::check_deadline(run);
+    if is_train
+        && !run.is_replay()
+        && let Some(reason) = plan::deadline_reached(run.fit(), run.settings(), run.requests())
+    {
+        let is_solo = run.world().is_solo();
+        run.requests_mut().stop(reason, StoppedBy::Clock, is_solo);
     }
     report_warnings(run.reports());
-    note_checkpoint_request(run);
+    // SIGUSR1 requests a checkpoint.
+    let takes_request = (is_train || !run.fit().is_running) && run.cancellation().handles_signals();
+    if takes_request && cancel::take_checkpoint_request() {
+        match run.why_no_checkpoint() {
+            None => run.checkpoints().is_requested.set(true),
+            Some(why) => {
+                run.reports().warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}"));
+            }
+        }
+    }
     agree(run, next)?;
     if is_train {
-        roll_back::fulfill_requests(run)?;
+        if run.requests().reason_to_roll_back().is_some() {
+            roll_back::roll_back(run)?;
+        }
+        if run.requests().keeps_state() {
+            roll_back::keep(run)?;
+        }
         save::save_requested(run)?;
     }
     check_cancelled(run)
@@ -91,7 +109,7 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
 #[inline]
 pub(super) fn check_cancelled(run: &Run) -> Result<()> {
     let cancellation = run.cancellation();
-    let by = if run.is_solo() { cancellation.request() } else { run.ranks().agreed.cancelled };
+    let by = if run.world().is_solo() { cancellation.request() } else { run.ranks().agreed.cancelled };
     by.or(cancellation.end_of_replay(run.phase())).map_or(Ok(()), |by| Err(run.cancelled(by)))
 }
 
@@ -114,23 +132,5 @@ pub(super) fn ends_pass(requests: &Requests, fit: &FitState, progress: &LoopStat
 pub(super) fn report_warnings(reports: &Reports) {
     while let Some(text) = Warnings::next() {
         reports.warn(format!("libtorch: {text}"));
-    }
-}
-
-/// If SIGUSR1 has requested a checkpoint, passes the request on to the hook that writes
-/// checkpoints. Warns if no hook would write the checkpoint.
-#[inline]
-fn note_checkpoint_request(run: &mut Run) {
-    let is_due = run.phase() == Phase::Train || !run.fit().is_running;
-    if is_due && run.cancellation().handles_signals() && cancel::take_checkpoint_request() {
-        accept_checkpoint_request(run);
-    }
-}
-
-#[cold]
-fn accept_checkpoint_request(run: &mut Run) {
-    match run.why_no_checkpoint() {
-        None => run.checkpoints().is_requested.set(true),
-        Some(why) => run.reports().warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}")),
     }
 }

@@ -52,7 +52,8 @@ pub(super) fn enter(
     if let Some(outcome) = ranks::or_leave(run, recorded)? {
         return outcome;
     }
-    let active = ActiveEntry::begin(run, operation);
+    let on = (&run.hooks().table, run.device());
+    let active = ActiveEntry::begin(operation.name, on, run.settings().seed, run.reports());
     let active = ranks::or_leave(run, active)?;
     // The entry point may run within the forward pass of another run, whose modules it must not
     // observe.
@@ -70,7 +71,7 @@ pub(super) fn enter(
     let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));
     decide::report_warnings(run.reports());
     drop((warned, modes));
-    let is_unrecorded = tape::read(run, |recorder| !recorder.has_begun());
+    let is_unrecorded = tape::read(run.layers(), |recorder| !recorder.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.reports().warn(
             "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \
@@ -106,7 +107,7 @@ fn run_guarded(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    run.begin_entry(operation, phase);
+    let _ = run.begin_anew(operation, phase, None);
     let mut is_set_up = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         ranks::compare(run, phase.entry())?;
@@ -115,7 +116,9 @@ fn run_guarded(
         run.fire::<at::setup>()?;
         is_set_up = true;
         variables::adopt(run)?;
-        modules::check_patterns(run)?;
+        if std::mem::take(&mut run.modules_mut().is_unchecked) {
+            modules::check_patterns(run.hooks()).map_err(|error| run.locate(error))?;
+        }
         body(run)?;
         run.place_mut().operation = operation;
         agree(run, None)?;
@@ -142,7 +145,7 @@ fn run_guarded(
         // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(location) = error.location() {
             run.place_mut().phase = location.phase;
-            run.set_loader(location.loader.as_ref());
+            run.at_mut().set_loader(location.loader.as_ref());
             run.progress_mut().counters = location.counters;
         }
         run.logs_mut().failed = None;
@@ -151,16 +154,17 @@ fn run_guarded(
             ranks::leave(run, &error); // before the hooks, because the other ranks wait
         }
         run.fit_mut().failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
-        run.set_error(Some(error));
+        run.occasion_mut().error = Some(error);
         if !is_cancelled {
-            save::drop_inexact(run);
+            let why = save::why_lost(run.fit(), run.ranks());
+            save::drop_inexact(run.checkpoints(), why, run.reports());
         }
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
         *run.place_mut() = Place::begin(operation, phase);
         run.progress_mut().counters = counters;
         keep_first(&mut panic, late);
-        errors.extend(run.set_error(None)); // hooks can only read it
+        errors.extend(run.occasion_mut().error.take()); // hooks can only read it
         errors.extend(later);
     }
     errors.extend(in_flight);
@@ -190,8 +194,9 @@ fn run_guarded(
         run.model_mut().note_values();
     }
     errors.extend(dropped.err());
-    run.end_failures();
-    let result = first_of(run, errors);
+    run.reports_mut().end_failures();
+    run.hooks_mut().switched_off.clear(); // hooks that have panicked are called again
+    let result = first_of(errors, |error| run.locate(error));
     if result.is_ok() {
         run.add_row();
     }
@@ -229,12 +234,13 @@ fn keep_first(panic: &mut Option<Panic>, late: Option<Panic>) {
     }
 }
 
-/// Returns the first error, with the later ones attached as cleanup errors.
-fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
+/// Returns the first error, with the later ones attached as cleanup errors. Only then does the first
+/// one need a location: `locate` adds it.
+fn first_of(errors: Vec<Error>, locate: impl FnOnce(Error) -> Error) -> Result<()> {
     let mut errors = errors.into_iter();
     let Some(mut first) = errors.next() else { return Ok(()) };
     if !errors.as_slice().is_empty() {
-        first = run.locate(first);
+        first = locate(first);
         if let Some(cleanup) = first.cleanup_mut() {
             cleanup.extend(errors);
         }

@@ -118,6 +118,14 @@ pub(super) fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
     task.ok_or_else(task_is_lent)
 }
 
+/// Returns the number of optimizer steps that the task takes for a batch.
+pub(super) fn steps_per_batch<T: Task>(hooks: &mut RunHooks) -> Result<u64> {
+    match task_in::<T>(&mut hooks.instances)?.steps_per_batch() {
+        0 => Err(Error::usage("`Task::steps_per_batch` returned 0: expected at least 1")),
+        steps => Ok(steps),
+    }
+}
+
 /// Returns the batch and the prediction of the current step.
 pub(super) fn data<T: Task>(step: &StepData) -> &Erased<T> {
     typed(step.data.as_deref().expect(HERE))
@@ -195,17 +203,16 @@ pub(super) fn compute_loss<T: Task>(
 pub(super) fn recompute_loss<T: Task>(run: &mut Run) -> Result<Tensor> {
     let pred = data_mut::<T>(run.step_mut()).pred.take();
     let loss = run.step_mut().loss.take();
-    let result = compute::<T>(run);
+    let result = run
+        .produce::<at::pred>(PREDICTION, |run| {
+            compute_pred(run, |task: &mut T, batch| task.pred(batch, Mode::Train))
+        })
+        .and_then(|()| {
+            run.produce::<at::loss>(LOSS_OUTPUT, |run| {
+                compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
+            })
+        });
     data_mut::<T>(run.step_mut()).pred = pred;
     let again = std::mem::replace(&mut run.step_mut().loss, loss);
     result.map(|()| again.expect("`produce` returns an error without a loss"))
-}
-
-fn compute<T: Task>(run: &mut Run) -> Result<()> {
-    run.produce::<at::pred>(PREDICTION, |run| {
-        compute_pred(run, |task: &mut T, batch| task.pred(batch, Mode::Train))
-    })?;
-    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
-        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
-    })
 }

@@ -1,31 +1,25 @@
 //! The training loop and the passes over data within it.
 
-use std::time::Duration;
-
-use super::batch_weight::amount_ahead;
 use super::decide::{Before, Decision, decide};
-use super::erased::task_in;
-use super::pass::{Pass, batches_of_epoch};
+use super::erased::steps_per_batch;
+use super::pass::Pass;
 use super::ranks::{PassLength, agree_on_length};
 use super::replicas::Compared;
 use super::resume::{self, DataFingerprint};
-use super::step::{predict_step, step};
 use super::task::Task;
 use super::validation::{
-    Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
-    validate,
+    Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, set_intervals, validate,
 };
 use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, variables, window};
-use crate::checkpoint::progress::{FitStart, LoopPosition, Stage, Weighed};
-use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
+use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
+use crate::data::{Batch, Loader, not_one_loader};
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::RunHooks;
-use crate::run::settings::Settings;
+use crate::run::reports::Reports;
 
 /// Runs the operation `fit`. A resumed fit continues where it was interrupted: points that have
 /// already fired do not fire again.
@@ -39,20 +33,16 @@ pub(super) fn fit<T: Task>(
         return Err(not_one_loader());
     }
     if valid.is_none() {
-        check_needs_no_validation(run.settings())?;
+        run.settings().check_without_validation()?;
     }
     let share = run.world().share();
     train.share(share)?;
     if let Some(valid) = valid.as_deref_mut() {
         valid.share(share)?;
     }
-    let fingerprints = [fingerprint(train), valid.as_deref().map_or_else(|| "none".to_owned(), fingerprint)];
-    ranks::compare_data(run.world(), &fingerprints)?;
+    let data = DataFingerprint::of(train, valid.as_deref());
+    ranks::compare_data(run.world(), &data.fingerprints)?;
     run.progress_mut().fits_begun += 1;
-    let data = DataFingerprint {
-        is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
-        fingerprints,
-    };
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, run.settings())?;
     let resumed = resume::resume(run, &data)?;
@@ -66,20 +56,16 @@ pub(super) fn fit<T: Task>(
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         window::discard(run)?;
         run.fit_mut().position = LoopPosition::default();
-        run.progress_mut().roll_backs.clear();
-        // The remainder of an epoch that ended early is not trained.
-        run.progress_mut().epochs_done = run.progress().epochs_begun;
-        run.fit_mut().start =
-            FitStart::now(run.progress().epochs_begun, run.counters().optimizer_steps, Duration::ZERO);
+        run.fit_mut().start = run.progress_mut().begin_fit();
     }
     run.fit_mut().is_running = true;
     run.fit_mut().data = data.fingerprints;
     let PassLength { known, .. } = agree_on_length(run.world(), train.len())?;
     let steps_per_batch = steps_per_batch::<T>(run.hooks_mut())?;
-    let batches = batches_of_epoch(run.settings(), known)?;
+    let (_, batches) = run.settings().batches_of(Phase::Train, known)?;
     run.fit_mut().plan = plan::plan(run.fit(), run.settings(), batches, steps_per_batch, &valid);
     plan::warn_of_short_fractions(run.settings(), run.reports(), batches, &valid);
-    operate::<at::fit>(run, resumed, |run| {
+    run.resume_operation::<at::fit>(resumed, |run| {
         if !resumed || run.fit().position.stage == Stage::SanityCheck {
             sanity_check::<T>(run, &mut valid)?;
         }
@@ -89,9 +75,9 @@ pub(super) fn fit<T: Task>(
         }
         let is_unbounded = run.fit().plan.epochs.is_none() && run.settings().max_time.is_none();
         let mut is_idle = false;
-        while decide(run, Before::Epoch)? == Decision::Go {
+        while let Decision::Go = decide(run, Before::Epoch)? {
             if is_unbounded && is_idle {
-                return Err(never_ends());
+                return Err(plan::never_ends());
             }
             let steps = run.counters().optimizer_steps;
             epoch::<T>(run, train, &mut valid, false)?;
@@ -101,21 +87,13 @@ pub(super) fn fit<T: Task>(
         if resumed && !has_trained {
             run.reports().notice(&plan::nothing_left(run.fit(), run.progress(), run.requests()));
         }
-        records::warn_of_unrecorded(run, !resumed);
+        records::warn_of_unrecorded(run.settings(), &run.logs(), run.reports(), !resumed);
         if !resumed {
             never_ran::note_hooks_that_never_ran(run);
         }
         Ok(())
     })?;
     replicas::compare(run.model(), run.ranks(), Compared::WeightsAndOptimizers, "at the end of the fit")
-}
-
-/// Returns the number of optimizer steps that the task takes for a batch.
-fn steps_per_batch<T: Task>(hooks: &mut RunHooks) -> Result<u64> {
-    match task_in::<T>(&mut hooks.instances)?.steps_per_batch() {
-        0 => Err(Error::usage("`Task::steps_per_batch` returned 0: expected at least 1")),
-        steps => Ok(steps),
-    }
 }
 
 /// Runs the operation `sanity_check`, if it is enabled.
@@ -132,24 +110,6 @@ fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Re
     Ok(())
 }
 
-/// Returns the fingerprint of a loader.
-fn fingerprint<B: Batch>(loader: &dyn Loader<B>) -> String {
-    loader.fingerprint().unwrap_or_else(|| UNKNOWN_CONTENT.to_owned())
-}
-
-/// Returns an error if a setting requires validation data.
-fn check_needs_no_validation(settings: &Settings) -> Result<()> {
-    let setting = match settings.validate_every {
-        _ if settings.sanity_batches > 0 => "sanity_batches",
-        Some(_) => "validate_every",
-        None => return Ok(()),
-    };
-    Err(Error::usage(format!(
-        "`.{setting}(…)` requires validation, but `fit` was called without validation data: call \
-         `fit(&mut train, Some(&mut valid))`"
-    )))
-}
-
 /// Runs the operation `epoch`.
 fn epoch<T: Task>(
     run: &mut Run,
@@ -158,15 +118,15 @@ fn epoch<T: Task>(
     resumed: bool,
 ) -> Result<()> {
     if !resumed {
-        run.progress_mut().counters.epoch = run.progress().epochs_begun;
-        run.progress_mut().counters.batch_idx = 0;
+        run.progress_mut().begin_epoch();
         run.logs_mut().begin_epoch();
-        run.progress_mut().epochs_begun += 1;
     }
-    operate::<at::epoch>(run, resumed, |run| {
+    run.resume_operation::<at::epoch>(resumed, |run| {
         let is_validating = resumed && run.fit().position.stage == Stage::Validating;
         if !is_validating {
-            operate::<at::train_epoch>(run, resumed, |run| train_pass::<T>(run, train, valid, resumed))?;
+            run.resume_operation::<at::train_epoch>(resumed, |run| {
+                train_pass::<T>(run, train, valid, resumed)
+            })?;
             records::emit_pass(run)?;
             run.requests_mut().take_end_of_pass(); // the request was for that pass
         }
@@ -175,7 +135,8 @@ fn epoch<T: Task>(
             return validate::<T>(run, valid, true);
         }
         let due = Stage::Validating;
-        if is_any_due(run.progress(), valid, due, 0)? && decide(run, Before::Validation(due))? == Decision::Go
+        if is_any_due(run.progress(), valid, due, 0)?
+            && let Decision::Go = decide(run, Before::Validation(due))?
         {
             run.fit_mut().position.stage = due;
             validate::<T>(run, valid, false)?;
@@ -187,13 +148,6 @@ fn epoch<T: Task>(
     run.progress_mut().epochs_done += 1;
     run.add_row();
     Ok(())
-}
-
-fn never_ends() -> Error {
-    Error::usage(
-        "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips the \
-         steps and for batches of weight 0, or set `.epochs(…)` too",
-    )
 }
 
 /// Runs one pass over the training data, including the validations that are due within it.
@@ -214,20 +168,23 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, true)?;
         run.add_row();
     }
-    while let Some(batch) = pass.next(run, &mut amount_ahead::<T>)? {
-        let Counters { optimizer_steps: steps, batches_seen, .. } = run.counters();
-        run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), run.counters());
-        step::<T>(run, batch)?;
+    while let Some(before) = pass.step::<T>(run, &mut |_| Ok(()))? {
+        let Counters { optimizer_steps: steps, batches_seen, .. } = before;
         let weight = run.step().total.weight;
         let is_skipped = run.counters().batches_seen == batches_seen;
         run.fit_mut().weighed.add(weight, is_skipped);
-        records::emit_if_due(run)?;
-        if run.counters().optimizer_steps > steps && !run.fit().plan.unused.is_empty() {
-            plan::warn_of_unused(run);
+        let steps_done = run.counters().optimizer_steps;
+        if run.logs_mut().end_batch(steps_done) {
+            records::emit_steps(run)?;
+        }
+        if steps_done > steps && !run.fit().plan.unused.is_empty() {
+            let steps = run.step().steps;
+            let warnings = run.fit_mut().plan.take_unused(steps);
+            warnings.into_iter().for_each(|text| run.reports().warn(text));
         }
         let due = Stage::ValidatingWithin;
         if is_any_due(run.progress(), valid, due, steps)?
-            && decide(run, Before::Validation(due))? == Decision::Go
+            && let Decision::Go = decide(run, Before::Validation(due))?
         {
             run.fit_mut().position = LoopPosition {
                 stage: due,
@@ -240,29 +197,42 @@ fn train_pass<T: Task>(
         }
     }
     *run.kept_mut() = None;
-    check_weights(run, &pass)?;
+    check_weights(&pass, run.fit().weighed, run.counters(), run.reports())?;
     let store = run.step().store(run.hooks().task());
     store.map_or(Ok(()), |store| variables::check(run.vars(), store))?;
     modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
-    records::warn_of_unrecorded(run, false);
+    records::warn_of_unrecorded(run.settings(), &run.logs(), run.reports(), false);
     records::flush(run)?;
     records::finish_pass(run)?;
-    plan::warn_of_divergence(run)
+    if run.fit().plan.has_warned_of_divergence {
+        return Ok(());
+    }
+    let loss = run.logs_mut().metric("train/loss");
+    if let Some(text) = plan::divergence(loss, run.history(), run.model(), run.counters().epoch)? {
+        run.fit_mut().plan.has_warned_of_divergence = true;
+        run.reports().warn(text);
+    }
+    Ok(())
 }
 
 /// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
 /// ended the pass, later batches may have a weight, so this is only a warning.
-fn check_weights<B: Batch>(run: &Run, pass: &Pass<'_, B>) -> Result<()> {
-    if run.fit().weighed != Weighed::Without || pass.is_cut() {
+fn check_weights<B: Batch>(
+    pass: &Pass<'_, B>,
+    weighed: Weighed,
+    counters: Counters,
+    reports: &Reports,
+) -> Result<()> {
+    if weighed != Weighed::Without || pass.is_cut() {
         return Ok(());
     }
     let text = format!(
         "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every target is \
          masked",
-        run.counters().epoch
+        counters.epoch
     );
-    if pass.has_reached_limit(run.counters().batch_idx) {
-        run.reports().warn(text);
+    if pass.has_reached_limit(counters.batch_idx) {
+        reports.warn(text);
         return Ok(());
     }
     Err(Error::usage(text))
@@ -281,7 +251,7 @@ pub(super) fn predict<T: Task>(
     run_folder::describe_data(run, named.into_iter());
     run.operate::<at::predict>(|run| {
         let _no_grad = tch::no_grad_guard();
-        each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
+        each_batch::<T>(run, data, None, sink)
     })?;
     records::emit_pass(run)
 }

@@ -72,18 +72,12 @@ impl LiveFile {
         *self.lock() = Some(begun(table, phase));
     }
 
-    /// Writes the file when the entry point ends.
-    pub(super) fn end(&self, run: &Run) {
-        self.write(run, true);
-        *self.lock() = None;
-    }
-
     /// Writes the file if an update is due or the entry point has ended. Before the first batch and
     /// at the end, it is written immediately; otherwise it is written on a thread, unless that
     /// thread is still busy.
-    fn write(&self, run: &Run, has_ended: bool) {
+    pub(super) fn write(&self, run: &Run, has_ended: bool) {
         let mut held = self.lock();
-        let (Some(state), Some(folder)) = (&mut *held, run.folder()) else { return };
+        let (Some(state), Some(folder)) = (&mut *held, run.folder_state().path()) else { return };
         let now = Instant::now();
         if !has_ended {
             if now < state.due {
@@ -98,6 +92,9 @@ impl LiveFile {
         if let Err(error) = state.write(run, folder.to_owned(), has_ended) {
             *held = None;
             run.reports().warn(format!("`trainer watch` cannot follow this entry point: {error}"));
+        }
+        if has_ended {
+            *held = None;
         }
     }
 }
@@ -142,7 +139,7 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     live.set_time(SystemTime::now());
     live.elapsed = began.elapsed().as_secs_f64();
     live.phase = run.phase().name().to_owned();
-    live.loader = run.loader().map(|name| name.to_string());
+    live.loader = run.at().loader().map(|name| name.to_string());
     (live.epoch, live.batch, live.batches) = (counters.epoch, counters.batch_idx, run.progress().batches);
     (live.optimizer_steps, live.samples_seen) = (counters.optimizer_steps, counters.samples_seen);
     let plan = &run.fit().plan;
@@ -161,7 +158,7 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
         _ => None,
     };
     for (nth, hook) in live.hooks.iter_mut().enumerate() {
-        hook.time = time_of_hook(run, nth).map(|(calls, nanos)| HookTime { calls, nanos });
+        hook.time = time_of_hook(run.layers(), nth).map(|(calls, nanos)| HookTime { calls, nanos });
     }
     let log = run.logs();
     live.logged = log.sources().map(|(name, hook, value)| LiveValue::new(name, hook, value)).collect();

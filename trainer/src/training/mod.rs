@@ -5,7 +5,6 @@
 mod builder;
 
 pub(crate) mod options;
-mod out_of_step;
 
 mod trainer;
 

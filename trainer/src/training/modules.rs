@@ -1,12 +1,11 @@
 //! Reports patterns that match no module.
 
 use crate::error::{Error, Result, suggestion_for_pattern};
-use crate::hook::call::Loop;
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, all_names};
 use crate::phase::Phase;
 use crate::run::reports::Reports;
-use crate::run::{Hook, Modules, Run, RunHooks};
+use crate::run::{Hook, Modules, RunHooks};
 
 /// Reports each pattern that matches no existing module, unless the pattern is optional, and each
 /// hook at all modules if there is no module.
@@ -58,16 +57,10 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
 
 /// Returns an error for the first pattern that matches no module. Called after `setup`, because
 /// hooks may add layers there.
-pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
-    if !std::mem::take(&mut run.modules_mut().is_unchecked) {
-        return Ok(());
-    }
+pub(super) fn check_patterns(hooks: &RunHooks) -> Result<()> {
     let mut mistakes = Vec::new();
-    unmatched(run.hooks().table.hooks().iter(), &mut mistakes);
-    match mistakes.into_iter().next() {
-        None => Ok(()),
-        Some(mistake) => Err(run.locate(Error::usage(mistake))),
-    }
+    unmatched(hooks.table.hooks().iter(), &mut mistakes);
+    mistakes.into_iter().next().map_or(Ok(()), |mistake| Err(Error::usage(mistake)))
 }
 
 /// At the end of a pass over data, warns about each pattern that is not optional and matches no

@@ -1,12 +1,18 @@
 //! One pass over data: batch by batch, up to its limit.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use tch::Device;
 
 use super::agreement::NextBatch;
+use super::batch_weight::amount_ahead;
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
-use crate::checkpoint::progress::FitState;
-use crate::checkpoint::progress::{LoopPosition, Stage};
+use super::records;
+use super::step::step;
+use super::task::Task;
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
@@ -20,8 +26,10 @@ use crate::run::{Amount, Run, Upcoming};
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
-    /// An upper bound on the number of batches that are left.
+    /// An upper bound on the number of batches that are left to draw.
     left: u64,
+    /// The next batches that were drawn already; `None` at the end of the data.
+    ahead: VecDeque<Option<Result<B>>>,
     /// The number of batches that the loaders of all ranks have announced, if it is known.
     announced: Option<u64>,
     /// The maximum number of batches that a setting allows.
@@ -32,10 +40,6 @@ pub(super) struct Pass<'a, B> {
     is_cut: bool,
     /// Whether no batch of the pass has been returned yet, not even before a resume.
     is_new: bool,
-    /// The next batch, if it was already drawn.
-    ahead: Option<Option<Result<B>>>,
-    /// The batch after the next one, if it was already drawn.
-    second: Option<Option<Result<B>>>,
     /// The information from the loader about the batches.
     notes: Option<PassNotes>,
     /// The batch that this rank processes, with a weight of 0, while only other ranks have a batch.
@@ -70,10 +74,10 @@ impl<'a, B: Batch> Pass<'a, B> {
         let PassLength { known, is_equal } = agree_on_length(run.world(), loader.len())?;
         let phase = run.phase();
         run.hooks().table.wake(phase);
-        let limit = limit_in(run.settings(), phase, known)?;
+        let (limit, batches) = run.settings().batches_of(phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress_mut().counters.batch_idx = start;
-        run.progress_mut().batches = batches_of(known, limit);
+        run.progress_mut().batches = batches;
         let stand_in = if start == 0 || is_equal { StandIn::None } else { first_of(loader, epoch)? };
         let notes = loader.notes();
         if let Some(notes) = &notes {
@@ -88,49 +92,59 @@ impl<'a, B: Batch> Pass<'a, B> {
             run.logs_mut().restart(phase);
         }
         let left = limit.unwrap_or(u64::MAX).saturating_sub(start);
-        let batches = draw(run, || loader.batches(epoch, start))??;
+        let batches = run.layered(Target::Loader, |_| Ok::<_, Error>(loader.batches(epoch, start)))??;
         Ok(Pass {
             batches,
             left,
+            ahead: VecDeque::with_capacity(2),
             announced: known,
             limit,
             has_ended: false,
             is_cut: false,
             is_new: start == 0,
-            ahead: None,
-            second: None,
             notes,
             stand_in,
         })
     }
 
-    /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
-    /// `weigh` returns the weight and the number of samples of a batch.
+    /// Processes the next batch of the pass, and passes each prediction to `sink`. Returns the
+    /// counters before the batch, or `None` at the end of the pass.
     ///
     /// # Errors
     ///
-    /// Returns the error of the loader, or an error if the pass has no batch at all, or if the run
-    /// was cancelled.
-    pub(super) fn next(
+    /// Returns the error of the loader or of the step, or an error if the pass has no batch at all,
+    /// or if the run was cancelled.
+    pub(super) fn step<T: Task<Batch = B>>(
         &mut self,
         run: &mut Run,
-        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
-    ) -> Result<Option<B>> {
-        let done = run.counters().batch_idx;
-        match run.phase() {
-            Phase::Train => {
-                let begun = LoopPosition { stage: Stage::Training, ..LoopPosition::default() };
-                run.fit_mut().position = LoopPosition { train: done, ..begun };
-            }
-            _ => run.fit_mut().position.valid = done,
+        sink: &mut dyn FnMut(T::Pred) -> Result<()>,
+    ) -> Result<Option<Counters>> {
+        let Some(batch) = self.next::<T>(run)? else { return Ok(None) };
+        let counters = run.counters();
+        if run.phase() == Phase::Train {
+            run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), counters);
         }
+        step::<T>(run, batch, sink)?;
+        Ok(Some(counters))
+    }
+
+    /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
+    fn next<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<Option<B>> {
+        let done = run.counters().batch_idx;
+        let is_train = run.phase() == Phase::Train;
+        run.fit_mut().position.begin_batch(is_train, done);
         if let Some(notes) = &self.notes {
             notes.forget_before(done);
         }
-        let next = if run.is_solo() { None } else { Some(self.look(run, weigh)?) };
-        let decision = decide(run, Before::Batch(next))?;
-        self.is_cut = decision == Decision::End;
-        let mut batch = if self.is_cut { None } else { self.take(run)? };
+        let own = if run.world().is_solo() { None } else { Some(self.look::<T>(run)?) };
+        let (mut batch, ends_window) = match decide(run, Before::Batch(own))? {
+            Decision::Go => (self.take(run)?, false),
+            Decision::GoOnce => (self.take(run)?, true),
+            Decision::End => {
+                self.is_cut = true;
+                (None, true)
+            }
+        };
         run.ranks_mut().random_before_draw = None;
         if batch.is_none() && !self.is_cut && run.ranks().upcoming != Upcoming::None {
             run.ranks_mut().is_borrowed = true;
@@ -138,10 +152,15 @@ impl<'a, B: Batch> Pass<'a, B> {
             batch = Some(copy.map_err(|error| run.locate(error))?);
         }
         if batch.is_none() {
-            self.check_length(run);
-        } else if run.phase() == Phase::Train {
+            let warning = self.wrong_length(run.progress(), run.phase(), run.at().loader());
+            if let Some((loader, text)) = warning
+                && run.fit_mut().plan.notes_wrong_length(loader)
+            {
+                run.reports().warn(text);
+            }
+        } else if is_train {
             // Drawing a batch ahead is only necessary if this batch does not fill the window.
-            let is_last = decision == Decision::GoOnce
+            let is_last = ends_window
                 || !is_filled_by_next(run.fit(), run.settings(), run.counters()) && self.is_last(run);
             run.fit_mut().window.begin_batch(is_last);
         }
@@ -158,22 +177,22 @@ impl<'a, B: Batch> Pass<'a, B> {
         self.limit.is_some_and(|limit| done >= limit)
     }
 
-    /// Warns, once for each loader of an entry point, if the number of batches was not the
-    /// announced one.
+    /// If the number of batches was not the announced one, returns what the loader is called and a
+    /// warning.
     #[cold]
-    fn check_length(&self, run: &mut Run) {
-        let Some(announced) = self.announced else { return };
-        let done = run.counters().batch_idx;
-        let is_short = self.has_ended && run.progress().batches.is_some_and(|batches| done < batches);
+    fn wrong_length(
+        &self,
+        progress: &LoopState,
+        phase: Phase,
+        loader: Option<&Arc<str>>,
+    ) -> Option<(String, String)> {
+        let announced = self.announced?;
+        let done = progress.counters.batch_idx;
+        let is_short = self.has_ended && progress.batches.is_some_and(|batches| done < batches);
         if !is_short && done <= announced {
-            return;
+            return None;
         }
-        let phase = run.phase();
-        let of = run.loader().map_or_else(|| format!("of `{}`", phase.name()), |name| format!("`{name}`"));
-        let reported = &mut run.fit_mut().plan.wrong_lengths;
-        if reported.contains(&of) {
-            return;
-        }
+        let of = loader.map_or_else(|| format!("of `{}`", phase.name()), |name| format!("`{name}`"));
         let used = if phase == Phase::Train {
             ", from which schedules, validation by fraction and remaining times are computed"
         } else {
@@ -184,8 +203,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             "the loader {of} announced {announced} batches{used}, but {more} {done} in a pass: correct its length (`Loader::len`, \
              `.with_len({done})`), or leave the length out"
         );
-        reported.push(of);
-        run.reports().warn(text);
+        Some((of, text))
     }
 
     /// Returns the batch that this rank processes while only other ranks have data.
@@ -207,43 +225,38 @@ impl<'a, B: Batch> Pass<'a, B> {
 
     /// Draws the next batch in advance, and describes it for the other ranks.
     #[cold]
-    fn look(
-        &mut self,
-        run: &mut Run,
-        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
-    ) -> Result<NextBatch> {
-        let is_train = run.phase() == Phase::Train;
+    fn look<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<NextBatch> {
         run.ranks_mut().random_before_draw =
-            if self.ahead.is_some() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
-        run.ranks_mut().is_borrowed = self.is_borrowed(run);
-        let mut next = NextBatch::default();
-        match self.peek(run) {
-            None => {}
-            // The error is returned when the batch is taken.
-            Some(Err(_)) => next.exists = true,
-            Some(Ok(batch)) => {
-                next.exists = true;
-                next.amount = weigh(run, batch)?;
-            }
+            if self.ahead.is_empty() { Some(libtorch::random_state(Device::Cpu)?) } else { None };
+        self.draw_ahead(run, 1);
+        let exists = self.ahead[0].is_some();
+        let index = run.counters().batch_idx;
+        run.ranks_mut().is_borrowed =
+            exists && self.notes.as_ref().is_some_and(|notes| notes.is_borrowed(index));
+        if run.phase() != Phase::Train {
+            return Ok(NextBatch { exists, ..NextBatch::default() });
         }
-        next.is_last = is_train
-            && !is_filled_by_next(run.fit(), run.settings(), run.counters())
-            && (!next.exists || self.is_second_last(run));
-        Ok(next)
+        let amount = match &self.ahead[0] {
+            Some(Ok(batch)) => amount_ahead::<T>(run, batch)?,
+            // The error is returned when the batch is taken.
+            Some(Err(_)) | None => Amount::default(),
+        };
+        let is_last = !is_filled_by_next(run.fit(), run.settings(), run.counters()) && {
+            self.draw_ahead(run, 2);
+            self.ahead[0].is_none() || self.ahead[1].is_none()
+        };
+        Ok(NextBatch { exists, is_last, amount })
     }
 
     fn take(&mut self, run: &mut Run) -> Result<Option<B>> {
-        let next = match self.ahead.take() {
-            Some(next) => {
-                self.ahead = self.second.take();
-                next
-            }
+        let next = match self.ahead.pop_front() {
+            Some(next) => next,
             None => self.draw(run),
         };
         let is_first = std::mem::take(&mut self.is_new);
         if let Some(Ok(batch)) = &next
             && matches!(self.stand_in, StandIn::None)
-            && !run.is_solo()
+            && !run.world().is_solo()
         {
             self.stand_in = StandIn::of(batch);
         }
@@ -253,43 +266,28 @@ impl<'a, B: Batch> Pass<'a, B> {
         }
     }
 
-    /// Whether no batch is left on any rank. Draws the next batch to find out; [`next`](Pass::next)
+    /// Whether no batch is left on any rank. Draws the next batch to find out; [`take`](Pass::take)
     /// then returns this batch, or the error of the loader.
     fn is_last(&mut self, run: &mut Run) -> bool {
-        if !run.is_solo() {
+        if !run.world().is_solo() {
             return run.ranks().upcoming == Upcoming::Last; // the ranks have agreed on it
         }
-        if self.ahead.is_none() {
-            self.ahead = Some(self.draw(run));
-        }
-        matches!(self.ahead, Some(None))
+        self.draw_ahead(run, 1);
+        self.ahead[0].is_none()
     }
 
-    /// Returns a reference to the next batch, without advancing.
-    fn peek(&mut self, run: &mut Run) -> Option<&Result<B>> {
-        if self.ahead.is_none() {
-            self.ahead = Some(self.draw(run));
+    /// Draws batches until this many are drawn ahead.
+    fn draw_ahead(&mut self, run: &mut Run, count: usize) {
+        while self.ahead.len() < count {
+            let drawn = self.draw(run);
+            self.ahead.push_back(drawn);
         }
-        self.ahead.as_ref().and_then(Option::as_ref)
-    }
-
-    /// Whether no batch follows the next one, which was [peeked](Pass::peek).
-    fn is_second_last(&mut self, run: &mut Run) -> bool {
-        if self.second.is_none() {
-            self.second = Some(self.draw(run));
-        }
-        matches!(self.second, Some(None))
-    }
-
-    /// Whether the next batch has no row for this rank. Peeks at the batch.
-    fn is_borrowed(&mut self, run: &mut Run) -> bool {
-        let index = run.counters().batch_idx;
-        self.peek(run).is_some() && self.notes.as_ref().is_some_and(|notes| notes.is_borrowed(index))
     }
 
     fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
         self.left = self.left.checked_sub(1)?;
-        let drawn = draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)));
+        let drawn = run.layered(Target::Loader, |_| Ok(self.batches.next()));
+        let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
         if drawn.is_none() {
             self.left = 0;
             self.has_ended = true;
@@ -315,33 +313,9 @@ fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<
     Ok(first.map_or(StandIn::None, |first| StandIn::of(&first)))
 }
 
-/// Runs `draw`, which waits for a loader, between what the layers run.
-fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
-    run.layered(Target::Loader, |_| Ok(draw()))
-}
-
 /// Whether the next batch fills its accumulation window.
 fn is_filled_by_next(fit: &FitState, settings: &Settings, counters: Counters) -> bool {
     fit.window.is_filled_by_next(settings.accumulate_in(counters.epoch))
-}
-
-/// Returns the maximum number of batches of a pass in this phase, if there is one. `known` is the
-/// number of batches that the loader reports.
-fn limit_in(settings: &Settings, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
-    let limit =
-        settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
-    let sanity = (phase == Phase::Sanity).then_some(settings.sanity_batches);
-    Ok(limit.transpose()?.into_iter().chain(sanity).min())
-}
-
-/// The number of batches in a pass, if it is known.
-fn batches_of(known: Option<u64>, limit: Option<u64>) -> Option<u64> {
-    known.into_iter().chain(limit).min()
-}
-
-/// The number of batches in an epoch of training, if it is known.
-pub(super) fn batches_of_epoch(settings: &Settings, known: Option<u64>) -> Result<Option<u64>> {
-    Ok(batches_of(known, limit_in(settings, Phase::Train, known)?))
 }
 
 fn no_batch() -> Error {

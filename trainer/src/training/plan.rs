@@ -7,13 +7,14 @@ use crate::checkpoint::progress::FitState;
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{FitStart, Plan};
 use crate::data::{Batch, NamedLoader};
-use crate::error::{Result, shortened};
+use crate::error::{Error, Result, shortened};
+use crate::log::history::History;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Requests;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
-use crate::run::{Run, StoppedBy, listed};
+use crate::run::{Model, listed};
 use crate::values::every::Every;
 use crate::values::float::readable;
 
@@ -69,10 +70,9 @@ pub(super) fn plan<B: Batch>(
         steps_per_batch,
         deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
         unused: unused.collect(),
-        wrong_lengths: Vec::new(),
-        has_warned_of_divergence: false,
         min_epochs: begun.saturating_add(*min_epochs),
         min_steps: steps.saturating_add(*min_steps),
+        ..Plan::default()
     }
 }
 
@@ -112,16 +112,6 @@ fn unused<B: Batch>(loader: &NamedLoader<'_, B>, why: &str) -> String {
         "{what} is never used: {setting} is first due at {why}; use a shorter interval, such as `Every::Fraction(1.0)`, or train \
          longer"
     )
-}
-
-/// Warns about validation loaders that the fit never uses. Called after the first batch with an
-/// optimizer step.
-#[cold]
-pub(super) fn warn_of_unused(run: &mut Run) {
-    let unused = std::mem::take(&mut run.fit_mut().plan.unused);
-    if run.step().steps <= run.fit().plan.steps_per_batch {
-        unused.into_iter().for_each(|text| run.reports().warn(text));
-    }
 }
 
 /// Warns about intervals of validation that are shorter than a batch, unless a setting shortens the
@@ -189,22 +179,23 @@ pub(super) fn has_all_epochs(fit: &FitState, progress: &LoopState) -> bool {
     fit.plan.epochs.is_some_and(|epochs| progress.epochs_begun >= epochs)
 }
 
-/// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
-/// infinite, or if it is far above that of the first epoch of the fit.
+/// Returns a warning if the mean loss of the training pass of an epoch is NaN or infinite, or if it
+/// is far above that of the first epoch in the history.
 ///
 /// # Errors
 ///
 /// Returns an error if the weights cannot be read.
-pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
-    let Some(loss) = run.logs_mut().metric("train/loss").filter(|_| !run.fit().plan.has_warned_of_divergence)
-    else {
-        return Ok(());
-    };
-    let first = run.history().points("train/loss").next().map(|(_, loss)| loss);
-    let epoch = run.counters().epoch;
+pub(super) fn divergence(
+    loss: Option<f64>,
+    history: &History,
+    model: &Model,
+    epoch: u64,
+) -> Result<Option<String>> {
+    let Some(loss) = loss else { return Ok(None) };
+    let first = history.points("train/loss").next().map(|(_, loss)| loss);
     let text = if !loss.is_finite() {
         let found = if loss.is_nan() { "NaN" } else { "infinite" };
-        let broken = run.model().not_finite(run.vars().iter().map(|var| (var.name.as_str(), &var.tensor)))?;
+        let broken = model.not_finite(model.vars.iter().map(|var| (var.name.as_str(), &var.tensor)))?;
         if broken.is_empty() {
             format!(
                 "the mean training loss of epoch {epoch} is {found}, because that of at least one batch is; the weights are \
@@ -227,24 +218,23 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
             readable(loss)
         )
     } else {
-        return Ok(());
+        return Ok(None);
     };
-    run.fit_mut().plan.has_warned_of_divergence = true;
-    run.reports().warn(text);
-    Ok(())
+    Ok(Some(text))
 }
 
-/// Requests a stop once `max_time` has elapsed.
+/// Returns the reason to stop if `max_time` has elapsed and nothing has requested a stop.
 #[inline]
-pub(super) fn check_deadline(run: &mut Run) {
-    if let Some(deadline) = run.fit().plan.deadline
-        && run.requests().reason_to_stop().is_none()
-        && !run.is_replay()
-        && Instant::now() >= deadline
-    {
-        let time = run.settings().max_time.unwrap_or_default();
-        let reason = format!("`max_time` of {time:?} was reached");
-        let is_solo = run.is_solo();
-        run.requests_mut().stop(reason, StoppedBy::Clock, is_solo);
-    }
+pub(super) fn deadline_reached(fit: &FitState, settings: &Settings, requests: &Requests) -> Option<String> {
+    let deadline = fit.plan.deadline?;
+    let is_reached = requests.reason_to_stop().is_none() && Instant::now() >= deadline;
+    is_reached.then(|| format!("`max_time` of {:?} was reached", settings.max_time.unwrap_or_default()))
+}
+
+/// The error of a fit whose steps never reach `max_steps`.
+pub(super) fn never_ends() -> Error {
+    Error::usage(
+        "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips the \
+         steps and for batches of weight 0, or set `.epochs(…)` too",
+    )
 }

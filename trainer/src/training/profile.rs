@@ -63,6 +63,6 @@ impl<T: Task> Trainer<T> {
     /// written before the program exits.
     #[must_use]
     pub fn profile(&self) -> Option<Profile> {
-        Profile::of(&self.run)
+        Profile::of(self.run.layers(), &self.run.hooks().table, self.run.modules())
     }
 }

@@ -1,4 +1,4 @@
-//! Joining the other ranks, and comparing their configuration.
+//! Joining the other ranks, and comparing their configuration and their progress.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,16 @@ use crate::libtorch;
 use crate::lifecycle::at;
 use crate::model::vars::Vars;
 use crate::moment::Moment;
+use crate::moments::counters::Counters;
+use crate::optim::Optimizers;
 use crate::phase::Phase;
 use crate::run::CheckpointState;
+use crate::run::Model;
 use crate::run::run_folder::now;
 use crate::run::settings::SettingKind;
 use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
+use crate::values::float::exact;
 
 /// Returns the rank of this process and its share of each batch. A process that trains by itself
 /// has the rank that `set` or `RANK` assigns, but its share is the entire batch.
@@ -194,7 +198,7 @@ pub(super) fn leave(run: &mut Run, error: &Error) {
         current::end_entry();
         let recent = world.recent();
         world.leave(&error.to_string());
-        report(run.rank(), run.folder(), error, &recent);
+        report(run.rank(), run.folder_state().path(), error, &recent);
     }
 }
 
@@ -299,4 +303,148 @@ fn difference(one: &[String], other: &[String], rank: u32) -> String {
             format!("rank {rank} has the same ones as rank 0, but in a different order or number")
         }
     }
+}
+
+/// The values that must be equal on all ranks before a batch.
+pub(super) struct Common {
+    counters: Progress,
+    /// The hash of the set of trained parameters, in training.
+    trained: f64,
+    /// The hash of the settings of the optimizers, in training.
+    settings: f64,
+}
+
+impl Common {
+    /// The number of values that the ranks exchange: each value and its negative.
+    pub(super) const LEN: usize = 10;
+
+    /// Returns the values of this rank.
+    pub(super) fn of(counters: Counters, model: &Model, ranks: &Ranks, is_train: bool) -> Self {
+        let Model { vars, optimizers, .. } = model;
+        let accumulated = if ranks.train_separately { 0.0 } else { optimizers.accumulated() };
+        let [trained, settings] =
+            if is_train { [trained_hash(vars), settings_hash(optimizers, ranks)] } else { [0.0; 2] };
+        Common { counters: (counters.batches_seen, counters.optimizer_steps, accumulated), trained, settings }
+    }
+
+    /// Returns what the ranks exchange.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = f64> {
+        let (batches, steps, accumulated) = self.counters;
+        [batches as f64, steps as f64, accumulated, self.trained, self.settings].into_iter().flat_map(both)
+    }
+
+    /// Returns an error if the numbers of all ranks show that a value differs. All ranks then call
+    /// this.
+    pub(super) fn check(&self, all: &[f64], model: &Model, world: &World) -> Result<()> {
+        let pairs = all.chunks_exact(2).map(|pair| is_same([pair[0], pair[1]]));
+        Err(match pairs.zip(0..).find(|(is_same, _)| !is_same) {
+            None => return Ok(()),
+            Some((_, 0..=2)) => out_of_step(self.counters, world)?,
+            Some((_, 3)) => differently_frozen(&model.vars, world)?,
+            Some(_) => differently_set(&model.optimizers, world)?,
+        })
+    }
+}
+
+/// The progress of a rank: the number of batches, the number of optimizer steps, and the total
+/// weight of the batches in the accumulation window.
+type Progress = (u64, u64, f64);
+
+/// Returns a hash of the set of trained parameters. The hash has 52 bits, so an `f64` represents it
+/// exactly.
+fn trained_hash(vars: &Vars) -> f64 {
+    hash(vars.parameters().map(|var| u64::from(var.tensor.requires_grad())))
+}
+
+/// Returns a hash of the current settings of all optimizers, such as their learning rates. Hooks
+/// may have changed them since the ranks compared their programs. 0 if each rank trains by itself.
+fn settings_hash(optimizers: &Optimizers, ranks: &Ranks) -> f64 {
+    if ranks.train_separately {
+        return 0.0;
+    }
+    let groups = optimizers.parts().flat_map(|(_, optimizer, ..)| optimizer.groups());
+    hash(groups.flat_map(|group| group.settings().map(|(_, value)| value.to_bits())))
+}
+
+/// Returns a hash that an `f64` represents exactly: 52 bits.
+fn hash(values: impl Iterator<Item = u64>) -> f64 {
+    let mix = |hash: u64, value: u64| {
+        (hash ^ value).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    };
+    (values.fold(0, mix) >> 12) as f64
+}
+
+/// Returns the error for ranks whose optimizers have different settings. Every rank must call this.
+#[cold]
+fn differently_set(optimizers: &Optimizers, world: &World) -> Result<Error> {
+    let mut own: Vec<(String, String)> = Vec::new();
+    for (part, optimizer, ..) in optimizers.parts() {
+        let part = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
+        for (nth, group) in optimizer.groups().iter().enumerate() {
+            let group_name =
+                group.pattern().map_or_else(|| nth.to_string(), |pattern| format!("`{pattern}`"));
+            let named =
+                |name: &str| format!("`{name}` of the parameter group {group_name} of the optimizer{part}");
+            own.extend(group.settings().map(|(name, value)| (named(name), exact(value))));
+        }
+    }
+    let what = match world.difference(&own, "the comparison of the settings of the optimizers")? {
+        None => String::new(),
+        Some(Unequal { of_main, rank, of_rank }) => {
+            let mut pairs = of_main.iter().zip(&of_rank);
+            let pair = pairs.find(|(main, other)| main != other);
+            pair.map_or_else(String::new, |((name, main), (_, other))| {
+                format!(": {name} is {main} on rank 0, but {other} on rank {rank}")
+            })
+        }
+    };
+    Ok(Error::usage(format!(
+        "the ranks are out of step, because their optimizers have different settings{what}; make hooks set the same values on every \
+         rank, for example from numbers that are averaged over the ranks (`World::average`)"
+    )))
+}
+
+/// Returns the error for ranks that train different parameters. Every rank must call this.
+#[cold]
+fn differently_frozen(vars: &Vars, world: &World) -> Result<Error> {
+    let frozen = vars.parameters().filter(|var| !var.tensor.requires_grad());
+    let frozen: Vec<String> = frozen.map(|var| var.name.clone()).collect();
+    let what = match world.difference(&frozen, "the comparison of the frozen parameters")? {
+        None => String::new(),
+        Some(Unequal { of_main, rank, of_rank }) => {
+            let [main, other] = [(&of_main, &of_rank), (&of_rank, &of_main)]
+                .map(|(one, other)| one.iter().find(|name| !other.contains(name)));
+            let (name, frozen, trained) = main.map_or((other, rank, 0), |name| (Some(name), 0, rank));
+            let name = name.map_or("", String::as_str);
+            format!(": `{}` is frozen on rank {frozen}, but trained on rank {trained}", shortened(name))
+        }
+    };
+    Ok(Error::usage(format!(
+        "the ranks are out of step, because they train different parameters{what}; make hooks freeze and thaw the same \
+         parameters on every rank"
+    )))
+}
+
+/// Returns the error for ranks that have not trained the same number of batches and steps, or have
+/// not accumulated the gradients of the same batches. Every rank must call this.
+#[cold]
+fn out_of_step(own: Progress, world: &World) -> Result<Error> {
+    let what = match world.difference(&own, "the comparison of the counters")? {
+        None => String::new(),
+        Some(Unequal { of_main: (batches, steps, weight), rank, of_rank }) => {
+            let (other_batches, other_steps, other_weight) = of_rank;
+            let accumulated = if weight == other_weight {
+                String::new()
+            } else {
+                format!(", and gradients of weight {weight} and {other_weight} are accumulated")
+            };
+            format!(
+                ": rank 0 has trained {batches} batches and taken {steps} optimizer steps, but rank {rank} has trained \
+                 {other_batches} and taken {other_steps}{accumulated}"
+            )
+        }
+    };
+    Ok(Error::usage(format!(
+        "the ranks are out of step{what}; a hook skipped work on one rank only: make it decide the same way on every rank"
+    )))
 }

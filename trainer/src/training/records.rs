@@ -7,11 +7,12 @@ use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::call::Panic;
 use crate::lifecycle::at;
-use crate::log::Joined;
 use crate::log::record::{InFlight, Record, RecordPlan, Span};
+use crate::log::{Joined, Log};
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 
 /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
@@ -32,65 +33,38 @@ pub(super) fn planned(settings: &Settings, fit: &FitState, counters: Counters) -
     RecordPlan::new(settings.record_every(), steps, planned)
 }
 
-/// Creates the planned record if the current batch has reached it.
-#[inline]
-pub(super) fn emit_if_due(run: &mut Run) -> Result<()> {
-    let plan = run.logs_mut().records.plan;
-    if plan.is_reached(run.counters().optimizer_steps) {
-        return emit_steps(run);
-    }
-    if let RecordPlan::Expected(_) = plan {
-        // The batch took no step, so the values logged for its record belong to no record.
-        run.logs_mut().records.plan = RecordPlan::Never;
-        run.logs_mut().drop_media_of_batch();
-    }
-    Ok(())
-}
-
+/// Creates the record of training steps that is due.
 #[cold]
-fn emit_steps(run: &mut Run) -> Result<()> {
-    run.logs_mut().records.plan = RecordPlan::Never;
-    let phase = run.phase();
+pub(super) fn emit_steps(run: &mut Run) -> Result<()> {
+    let (phase, counters) = (run.phase(), run.counters());
     if !run.logs_mut().records.watches(phase) {
         return Ok(());
     }
     run.join_logs(phase, Joined::Window)?;
-    let departed = run.depart(phase, Span::Steps)?;
+    let departed = run.logs_mut().depart(counters, phase, Span::Steps)?;
     flush(run)?;
-    match departed {
-        Some(in_flight) if in_flight.has_arrived() => fire(run, in_flight.arrive()?),
-        in_flight => {
-            run.logs_mut().records.in_flight = in_flight;
-            Ok(())
-        }
-    }
+    let has_arrived = departed.as_ref().is_some_and(InFlight::has_arrived);
+    run.logs_mut().records.in_flight = departed;
+    if has_arrived { flush(run) } else { Ok(()) }
 }
 
 /// Creates a record of the metrics of a pass, and of the values that were logged between batches
 /// since the last record.
 pub(super) fn emit_pass(run: &mut Run) -> Result<()> {
     flush(run)?;
-    match run.depart(run.phase(), Span::Pass)? {
-        None => Ok(()),
-        Some(in_flight) => fire(run, in_flight.arrive()?),
-    }
+    let (phase, counters) = (run.phase(), run.counters());
+    run.logs_mut().records.in_flight = run.logs_mut().depart(counters, phase, Span::Pass)?;
+    flush(run)
 }
 
 /// Fires `after_record` for the record in flight, if there is one.
 #[inline]
 pub(super) fn flush(run: &mut Run) -> Result<()> {
-    match run.logs_mut().records.in_flight.take() {
-        None => Ok(()),
-        Some(in_flight) => fire(run, in_flight.arrive()?),
-    }
-}
-
-/// Fires `after_record` for a record, with the phase and the counters of the record. Then restores
-/// those of the loop.
-fn fire(run: &mut Run, record: Record) -> Result<()> {
+    let Some(in_flight) = run.logs_mut().records.in_flight.take() else { return Ok(()) };
     // The phase and the counters are restored even after a panic.
-    let fired =
-        at_record(run, record, |run| catch_unwind(AssertUnwindSafe(|| run.fire::<at::after_record>())));
+    let fired = at_record(run, in_flight.arrive()?, |run| {
+        catch_unwind(AssertUnwindSafe(|| run.fire::<at::after_record>()))
+    });
     fired.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -101,22 +75,27 @@ fn at_record<R>(run: &mut Run, record: Record, fire: impl FnOnce(&mut Run) -> R)
     let result = run.returning(|run| {
         run.place_mut().phase = record.phase;
         run.logs_mut().records.begin(&record);
-        run.set_record(Some(record));
+        run.occasion_mut().record = Some(record);
         fire(run)
     });
     run.progress_mut().counters = counters;
-    run.set_record(None);
+    run.occasion_mut().record = None;
     result
 }
 
 /// The errors of hooks at `after_record` when an entry point ends, and the first panic.
 type Failures = (Vec<Error>, Option<Panic>);
 
-/// Fires `after_record` for the record in flight when an entry point ends.
+/// Fires `after_record` for the record in flight when an entry point ends. If a hook fails or
+/// panics, the remaining hooks still run.
 pub(super) fn flush_at_exit(run: &mut Run) -> Failures {
-    run.logs_mut().records.plan = RecordPlan::Never;
-    let in_flight = run.logs_mut().records.in_flight.take();
-    in_flight.map_or_else(|| (Vec::new(), None), |in_flight| fire_all_for(run, in_flight.arrive()))
+    let records = &mut run.logs_mut().records;
+    records.plan = RecordPlan::Never;
+    match records.in_flight.take().map(InFlight::arrive) {
+        None => (Vec::new(), None),
+        Some(Ok(record)) => at_record(run, record, Run::fire_all::<at::after_record>),
+        Some(Err(error)) => (vec![error], None),
+    }
 }
 
 /// When an entry point ends, fires `after_record` for the logged values that no record contains
@@ -127,24 +106,16 @@ pub(super) fn emit_rest(run: &mut Run) -> Failures {
     for phase in Phase::ALL {
         let joined = run.join_logs(phase, Joined::Window);
         errors.extend(joined.err());
-        let departed = run.depart(phase, Span::Rest);
-        if let Some(record) =
-            departed.and_then(|departed| departed.map(InFlight::arrive).transpose()).transpose()
-        {
-            let (failed, late) = fire_all_for(run, record);
-            errors.extend(failed);
-            panic = panic.or(late);
+        let counters = run.counters();
+        match run.logs_mut().depart(counters, phase, Span::Rest) {
+            Ok(departed) => run.logs_mut().records.in_flight = departed,
+            Err(error) => errors.push(error),
         }
+        let (failed, late) = flush_at_exit(run);
+        errors.extend(failed);
+        panic = panic.or(late);
     }
     (errors, panic)
-}
-
-/// Fires `after_record` for a record. If a hook fails or panics, the remaining hooks still run.
-fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
-    match record {
-        Ok(record) => at_record(run, record, Run::fire_all::<at::after_record>),
-        Err(error) => (vec![error], None),
-    }
 }
 
 /// Warns about each histogram, image and text that was logged only in training batches without a
@@ -153,10 +124,10 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 ///
 /// Warns about every such value if no record is ever due within a pass, or if `all` is set, as at
 /// the end of a fit that was not resumed.
-pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
-    let all = all || run.settings().record_every().is_none();
-    for name in run.logs_mut().records.unrecorded_media(all) {
-        run.reports().warn(format!(
+pub(super) fn warn_of_unrecorded(settings: &Settings, log: &Log, reports: &Reports, all: bool) {
+    let all = all || settings.record_every().is_none();
+    for name in log.records.unrecorded_media(all) {
+        reports.warn(format!(
             "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
              `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"
         ));

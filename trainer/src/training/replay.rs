@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::run::Instance;
 use crate::run::Table;
 use crate::run::dispatch::guard;
-use crate::run::layers::{Layer, SHIMS};
+use crate::run::layers::{Layer, Layers, SHIMS};
 use crate::run::{FolderState, Modules, Run};
 use crate::run::{Hook, HookDef};
 
@@ -47,7 +47,7 @@ pub(crate) fn begin(
     run.hooks_mut().table = if is_full { table.wrapped(&SHIMS) } else { table };
     *run.modules_mut() = Modules::new(run.modules().is_unchecked);
     let recording = tape.map(|tape| -> Arc<dyn Layer> { Arc::new(Recording::new(tape)) });
-    run.set_layers(recording.into_iter().collect());
+    *run.layers_mut() = Layers(recording.into_iter().collect());
     let omits_command_line = run.folder_state().omits_command_line;
     *run.folder_state_mut() = FolderState { omits_command_line, is_replay: true, ..FolderState::default() };
     run.checkpoints_mut().resume = checkpoint;

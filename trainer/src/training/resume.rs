@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::device::kind_of;
 use super::facts;
-use super::parts::{self, Part};
+use super::parts::{self, AnyPart};
 use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, is_checkpoint, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::progress::FitState;
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
-use crate::data::UNKNOWN_CONTENT;
+use crate::data::{Batch, Loader, UNKNOWN_CONTENT};
 use crate::distributed::Unequal;
 use crate::distributed::World;
 use crate::error::{Error, FileError, Result, quoted, shortened};
@@ -28,7 +28,7 @@ use crate::moments::moment::Moment;
 use crate::phase::Phase;
 use crate::run::reports::Reports;
 use crate::run::run_folder;
-use crate::run::{CheckpointState, Model, Run, RunHooks};
+use crate::run::{CheckpointState, Model, Requests, Run, RunHooks};
 use crate::values::facts::{Difference, Facts, NOT_SET};
 use crate::values::paths::public_path;
 use tch::Device;
@@ -39,6 +39,18 @@ pub(crate) struct DataFingerprint {
     pub(crate) is_deterministic: bool,
     /// The fingerprints of the training and the validation data.
     pub(crate) fingerprints: [String; 2],
+}
+
+impl DataFingerprint {
+    /// Returns the fingerprint of these loaders.
+    pub(super) fn of<B: Batch>(train: &dyn Loader<B>, valid: Option<&dyn Loader<B>>) -> Self {
+        let fingerprint =
+            |loader: &dyn Loader<B>| loader.fingerprint().unwrap_or_else(|| UNKNOWN_CONTENT.to_owned());
+        DataFingerprint {
+            is_deterministic: train.is_deterministic() && valid.is_none_or(Loader::is_deterministic),
+            fingerprints: [fingerprint(train), valid.map_or_else(|| "none".to_owned(), fingerprint)],
+        }
+    }
 }
 
 /// Returns the recorded result of an entry point that had ended when the checkpoint to resume from
@@ -56,14 +68,19 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
     let Some(resume) = run.checkpoints().resume.clone().filter(|_| !run.is_replay()) else {
         return Ok(None);
     };
-    let loaded =
-        find(run.world(), run.settings().inexact, &resume, auto_folder(run.hooks(), run.folder()), |_| {})
-            .and_then(|folder| {
-                let Some(folder) = folder else { return Ok(None) };
-                let manifest = Manifest::load(&folder)?;
-                let (journal, _) = load_journal(&folder, &manifest)?;
-                Ok(Some((folder, manifest, journal)))
-            });
+    let loaded = find(
+        run.world(),
+        run.settings().inexact,
+        &resume,
+        auto_folder(run.hooks(), run.folder_state().path()),
+        |_| {},
+    )
+    .and_then(|folder| {
+        let Some(folder) = folder else { return Ok(None) };
+        let manifest = Manifest::load(&folder)?;
+        let (journal, _) = load_journal(&folder, &manifest)?;
+        Ok(Some((folder, manifest, journal)))
+    });
     let (folder, manifest, journal) = match loaded {
         Ok(None) => return Ok(None),
         Ok(Some(loaded)) => loaded,
@@ -99,7 +116,7 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
 /// Restores the run from a checkpoint, if a resume was requested and a checkpoint exists. Returns
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
-    let own = auto_folder(run.hooks(), run.folder());
+    let own = auto_folder(run.hooks(), run.folder_state().path());
     check_shared(run.world(), own.clone())?;
     let Some(resume) = run.checkpoints().resume.clone() else { return Ok(false) };
     let skipped = RefCell::new(Vec::new());
@@ -283,7 +300,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let (journal, history) = load_journal(&folder, &manifest)?;
     let mut saved = SavedStates::load(&folder, &manifest)?;
     run.fit_mut().data.clone_from(&data.fingerprints);
-    let parts = parts::all(run);
+    let parts = parts::with_values(run, |_| true);
 
     // Everything that can be checked is checked before anything changes.
     let states =
@@ -307,12 +324,14 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
 
     for part in &parts {
         if let Some(saved) = states.get(&*part.name()) {
-            part.load(run, saved).map_err(|error| in_file_of(&**part, &folder, error))?;
+            part.load(run, saved).map_err(|error| in_file_of(part, &folder, error))?;
         }
     }
     run.checkpoints_mut().journal = journal;
     *run.history_mut() = history;
-    report_resumed(run, &folder, &differences);
+    for line in described_run(run.progress(), run.fit(), run.requests(), differences, unsaved(run.hooks())) {
+        run.reports().notice(&format!("resumed from {}: {line}", folder.display()));
+    }
     warn_of_versions(run.reports(), run.checkpoints().facts.as_ref(), &manifest.facts);
     run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
     Ok(())
@@ -331,7 +350,7 @@ fn with_reasons(error: Error, differences: &[String]) -> Error {
 }
 
 /// Extends an error about a part with the path of the checkpoint file that contains the part.
-fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
+fn in_file_of(part: &AnyPart, folder: &Path, error: Error) -> Error {
     match part.file() {
         Some(file) => in_file(&folder.join(file), error),
         None => in_file(folder, error),
@@ -346,7 +365,7 @@ fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
 /// Returns an error if the run cannot continue at all.
 fn check(
     (hooks, fit, model): (&RunHooks, &FitState, &Model),
-    parts: &[Box<dyn Part>],
+    parts: &[AnyPart],
     states: &States,
     manifest: &Manifest,
     folder: &Path,
@@ -364,7 +383,7 @@ fn check(
             None if part.is_left_out(hooks) => Ok(()),
             None => part.check_absent().map(|reason| why.push(reason)),
         }
-        .map_err(|error| in_file_of(&**part, folder, error))?;
+        .map_err(|error| in_file_of(part, folder, error))?;
     }
     Ok(())
 }
@@ -450,42 +469,45 @@ fn warn_of_versions(reports: &Reports, here: Option<&Facts>, there: &Facts) {
     }
 }
 
-/// Prints a line about the resumed checkpoint, a line for each difference, a line about the stop if
-/// one was requested, and a line for each hook whose fields are not restored.
-fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
-    let folder = folder.display();
-    let step = run.counters();
+/// Describes a resumed run: its position, the differences of the programs, the stop if one was
+/// requested, and each hook whose fields are not restored.
+fn described_run(
+    progress: &LoopState,
+    fit: &FitState,
+    requests: &Requests,
+    differences: Vec<String>,
+    unsaved: BTreeSet<Cow<'static, str>>,
+) -> Vec<String> {
+    let step = progress.counters;
     let count = |n: u64, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     let epochs = |n| count(n, "epoch", "epochs");
     let batches = |n| count(n, "batch", "batches");
-    let position = match run.progress().batches {
+    let position = match progress.batches {
         Some(all) if all == step.batch_idx => epochs(step.epoch + 1),
         Some(all) => format!("{} and {} of {}", epochs(step.epoch), step.batch_idx, batches(all)),
         None => format!("{} and {}", epochs(step.epoch), batches(step.batch_idx)),
     };
     let steps = count(step.optimizer_steps, "optimizer step", "optimizer steps");
-    run.reports().notice(&format!("resumed from {folder}: after {position}, {steps}"));
-    for difference in differences {
-        run.reports().notice(&format!("resumed from {folder}: {difference}"));
-    }
-    for (data, what) in run.fit().data.iter().zip(["training", "validation"]) {
+    let mut lines = vec![format!("after {position}, {steps}")];
+    lines.extend(differences);
+    for (data, what) in fit.data.iter().zip(["training", "validation"]) {
         if data.contains(UNKNOWN_CONTENT) {
-            run.reports().notice(&format!(
-                "resumed from {folder}: the content of the {what} data was not compared, because its loader does not know it: \
+            lines.push(format!(
+                "the content of the {what} data was not compared, because its loader does not know it: \
                  if it could have changed, identify it with `.with_fingerprint(…)`"
             ));
         }
     }
-    if let Some(reason) = run.requests().reason_to_stop() {
-        run.reports()
-            .notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
+    if let Some(reason) = requests.reason_to_stop() {
+        lines.push(format!("a hook had requested a stop ({})", shortened(reason)));
     }
-    for hook in unsaved(run.hooks()) {
-        run.reports().notice(&format!(
-            "resumed from {folder}: the fields of `{hook}` start with the values of the program: if they matter, write \
+    for hook in unsaved {
+        lines.push(format!(
+            "the fields of `{hook}` start with the values of the program: if they matter, write \
              `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks"
         ));
     }
+    lines
 }
 
 /// Returns the types of the hook values whose fields may have changed and are in no checkpoint.

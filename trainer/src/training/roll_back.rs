@@ -8,23 +8,13 @@ use crate::hook::call::Loop;
 use crate::log::record::RecordPlan;
 use crate::run::{KeptState, Run};
 
-/// Carries out the requests of hooks: first to return to the kept state, then to keep the current
-/// state.
-#[inline]
-pub(super) fn fulfill_requests(run: &mut Run) -> Result<()> {
-    if run.requests().reason_to_roll_back().is_some() {
-        roll_back(run)?;
-    }
-    if run.requests().keeps_state() { keep(run) } else { Ok(()) }
-}
-
 /// Keeps a copy of the state. If several processes train together, every rank must call this.
 #[cold]
-fn keep(run: &mut Run) -> Result<()> {
+pub(super) fn keep(run: &mut Run) -> Result<()> {
     run.requests_mut().keep_state(false);
     // A record that is in flight belongs to the state that is kept, as in a checkpoint.
     records::flush(run)?;
-    let mut kept = parts::all(run);
+    let mut kept = parts::with_values(run, |_| true);
     kept.retain(|part| part.rolls_back(run.hooks()));
     let mut states = parts::save(run, &kept)?;
     states.values_mut().try_for_each(Saved::own_its_memory)?;
@@ -40,16 +30,16 @@ fn keep(run: &mut Run) -> Result<()> {
 /// Returns to the kept state, except that the pass over the training data continues with its next
 /// batch.
 #[cold]
-fn roll_back(run: &mut Run) -> Result<()> {
+pub(super) fn roll_back(run: &mut Run) -> Result<()> {
     let Some(reason) = run.requests_mut().take_roll_back() else { return Ok(()) };
-    let Some(kept) = run.kept_mut().take() else { return Err(nothing_kept(run, &reason)) };
+    let Some(kept) = run.kept_mut().take() else { return Err(run.locate(nothing_kept(&reason))) };
     save::complete(run)?;
     // What hooks have requested or logged since then is undone.
     run.requests_mut().keep_state(false);
     run.checkpoints_mut().requests.get_mut().clear();
     run.logs_mut().records.in_flight = None;
     run.logs_mut().records.plan = RecordPlan::Never;
-    for part in parts::all(run) {
+    for part in parts::with_values(run, |_| true) {
         if let Some(saved) = kept.states.get(&*part.name()) {
             // Hooks may adopt the tensors without copying them, and the state may be needed again.
             let mut copy = saved.shallow_clone();
@@ -73,9 +63,9 @@ fn roll_back(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn nothing_kept(run: &Run, reason: &str) -> Error {
-    run.locate(Error::usage(format!(
+fn nothing_kept(reason: &str) -> Error {
+    Error::usage(format!(
         "a hook called `cx.roll_back(…)` ({reason}), but no state of this pass over the training data is kept: call \
          `cx.keep_state()` at `before_train_epoch`"
-    )))
+    ))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde_json::Value as Json;
-use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process};
+use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Process};
 
 use super::live::LiveFile;
 use crate::checkpoint::Resume;
@@ -13,13 +13,16 @@ use crate::distributed::Launch;
 
 use crate::error::{Error, Result};
 use crate::io::files::{Lock, in_file};
+use crate::log::Log;
+use crate::log::history::History;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::profile::Profile;
 use crate::run::dispatch::describe::describe as describe_hooks;
+use crate::run::reports::Reports;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::settings::SettingKind;
-use crate::run::{FolderState, Ranks, Run};
+use crate::run::{FolderState, Occasion, Ranks, Run};
 use crate::values::facts::NOT_SET;
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
@@ -83,7 +86,7 @@ pub(super) fn resolve(run: &mut Run) -> Result<()> {
         let is_resuming = run.checkpoints().resume.is_some();
         run.folder_state_mut().path = if !setting.is_numbered() {
             Some(setting.resolve(is_resuming)?)
-        } else if run.is_solo() && run.rank() > 0 {
+        } else if run.world().is_solo() && run.rank() > 0 {
             return Err(Error::usage(
                 "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, \
                  `.run_folder(\"runs/first\")`",
@@ -108,7 +111,7 @@ pub(super) fn begin(run: &mut Run, phase: Phase) -> Result<()> {
     let lock = Lock::acquire(&path)?;
     let mut file = match run.folder_state_mut().file.take() {
         Some(own) => own,
-        None => match load_earlier(run, &path)? {
+        None => match load_earlier(&path, run.checkpoints().resume.is_some(), run.reports())? {
             None => describe(run, entry),
             Some(fork) if fork.status == Status::Forked && run.checkpoints().resume.is_some() => {
                 let mut file = describe(run, entry);
@@ -162,20 +165,20 @@ pub(super) fn begin(run: &mut Run, phase: Phase) -> Result<()> {
     let written = write_run_file(&file, &path);
     run.folder_state_mut().file = Some(file);
     run.folder_state_mut().lock = Some(lock);
-    if let Some(live) = run.layer::<LiveFile>() {
+    if let Some(live) = run.layers().get::<LiveFile>() {
         live.begin(&run.hooks().table, phase);
     }
-    only_warn(run, "cannot record the start of the run", written);
+    only_warn(run.reports(), "cannot record the start of the run", written);
     Ok(())
 }
 
 /// Reads the `run.json` of an earlier run in this folder, if there is one. If it cannot be read, a
 /// run that resumes begins a new description instead.
-fn load_earlier(run: &Run, folder: &Path) -> Result<Option<RunFile>> {
+fn load_earlier(folder: &Path, is_resuming: bool, reports: &Reports) -> Result<Option<RunFile>> {
     let loaded = load_run_file(folder);
     match loaded {
-        Err(error) if run.checkpoints().resume.is_some() && error.is_fault() => {
-            only_warn(run, "cannot read the description of the run", Err(error));
+        Err(error) if is_resuming && error.is_fault() => {
+            only_warn(reports, "cannot read the description of the run", Err(error));
             Ok(None)
         }
         loaded => loaded,
@@ -183,9 +186,9 @@ fn load_earlier(run: &Run, folder: &Path) -> Result<Option<RunFile>> {
 }
 
 /// Warns about an error of `run.json`, which only describes the run.
-fn only_warn(run: &Run, what: &str, result: Result<()>) {
+fn only_warn(reports: &Reports, what: &str, result: Result<()>) {
     if let Err(error) = result {
-        run.reports().warn(format!("{what}: {error}; the run continues"));
+        reports.warn(format!("{what}: {error}; the run continues"));
     }
 }
 
@@ -215,7 +218,7 @@ pub(super) fn describe_data<'l, B: Batch>(
         file.data.extend(all.map(|(key, value)| (format!("{prefix}{key}"), to_json(value))));
     }
     let written = write_run_file(file, path);
-    only_warn(run, "cannot record the data of the run", written);
+    only_warn(run.reports(), "cannot record the data of the run", written);
 }
 
 /// Returns the name of the data of a phase, or of one of its named loaders: `valid/clean`.
@@ -229,15 +232,15 @@ pub(super) fn data_name<B: Batch>(phase: Phase, loader: &NamedLoader<'_, B>) -> 
 /// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so
 /// that the results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
-    if let Some(live) = run.layer::<LiveFile>() {
-        live.end(run);
+    if let Some(live) = run.layers().get::<LiveFile>() {
+        live.write(run, true);
     }
     let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
     let FolderState { path: Some(path), file, lock, .. } = run.folder_state_mut() else { return };
     let Some(ended) = ended else { return };
     let written = write_run_file(file.insert(ended), path);
     *lock = None;
-    only_warn(run, "cannot record the end of the run", written);
+    only_warn(run.reports(), "cannot record the end of the run", written);
 }
 
 /// How an entry point ended early.
@@ -250,8 +253,8 @@ pub(crate) struct Ended {
 impl Ended {
     /// Returns how the entry point ends early, at `after_error` and `after_cancel`. Returns `None`
     /// at all other points.
-    pub(crate) fn of(run: &Run) -> Option<Self> {
-        run.error().map(Ended::with_error)
+    pub(crate) fn of(occasion: &Occasion) -> Option<Self> {
+        occasion.error.as_ref().map(Ended::with_error)
     }
 
     fn with_error(error: &Error) -> Self {
@@ -273,7 +276,8 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
         file.stopped = run.requests().reason_cut_short().map(str::to_owned);
     }
     file.roll_backs.clone_from(&run.progress().roll_backs);
-    for (name, value) in measured(run) {
+    let log = run.logs();
+    for (name, value) in measured(run.history(), &log, run.counters()) {
         match file.metrics.get_mut(&name) {
             Some(metric) => metric.add(value),
             None => {
@@ -282,7 +286,6 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
             }
         }
     }
-    let log = run.logs();
     for (name, metric) in &mut file.metrics {
         if let Some(goal) = log.goals.get(name).copied().or_else(|| log.own_goal(name)) {
             metric.goal = Some(goal);
@@ -294,7 +297,9 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
             file.warnings.push(warning.clone());
         }
     }
-    if let Some(profile) = Profile::so_far(run).map(|profile| profile.recorded()) {
+    if let Some(profile) =
+        Profile::so_far(run.layers(), &run.hooks().table, run.modules()).map(|profile| profile.recorded())
+    {
         file.profiles.retain(|earlier| earlier.entry != profile.entry);
         file.profiles.push(profile);
     }
@@ -303,26 +308,15 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
 
 /// Returns the values of all metrics of the entry point: those in its history, and those that an
 /// error kept out of the history.
-fn measured(run: &Run) -> Vec<(String, Extreme)> {
+fn measured(history: &History, log: &Log, counters: Counters) -> Vec<(String, Extreme)> {
     let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
     let mut measured = Vec::new();
-    for (row, counters) in run.history().steps().iter().enumerate() {
-        measured.extend(run.history().row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
+    for (row, counters) in history.steps().iter().enumerate() {
+        measured.extend(history.row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
     }
-    let counters = run.counters();
-    let log = run.logs();
     let late = log.new_to_history();
     measured.extend(late.map(|(name, own)| (name.to_owned(), value(own, counters))));
     measured
-}
-
-/// Writes the `run.json` of a fork: the run in `folder`, which begins with a part of another run.
-/// `run` replays that part.
-pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<()> {
-    let mut file = describe(run, "fit");
-    file.status = Status::Forked;
-    file.origin = Some(origin);
-    write_run_file(&file, folder)
 }
 
 /// Describes what started the processes that train together. Returns `None` if there is only one
@@ -346,7 +340,7 @@ fn to_json(value: Hyperparameter) -> Json {
 }
 
 /// Describes the run as it begins.
-fn describe(run: &Run, entry: &str) -> RunFile {
+pub(crate) fn describe(run: &Run, entry: &str) -> RunFile {
     let mut file = new_run_file(entry);
     file.device = format!("{:?}", run.device());
     file.launcher = launcher(run.ranks());
@@ -363,7 +357,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, to_json(value))).collect::<BTreeMap<_, _>>();
-    let table = describe_hooks(run, &BTreeMap::new());
+    let table = describe_hooks(&run.hooks().table, run.model(), &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf, absolute};
 use std::thread::{self, JoinHandle};
 
-use super::parts::{self, Part};
+use super::parts::{self, AnyPart};
 use super::replicas::Compared;
 use super::{facts, ranks, records, replicas};
 use crate::checkpoint::files::{HISTORY, UnfinishedFolder};
@@ -21,14 +21,17 @@ use crate::hook::frame::Ending;
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
+use crate::run::reports::Reports;
 use crate::run::run_folder;
-use crate::run::{BackgroundSave, Model, Ranks, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
+use crate::run::{
+    BackgroundSave, CheckpointState, Model, Ranks, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks,
+};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
-    if !run.is_solo() {
+    if !run.world().is_solo() {
         return save_with_ranks(run);
     }
     let is_idle = run.checkpoints().requests.borrow().is_empty() && run.checkpoints().background.is_none();
@@ -74,7 +77,7 @@ fn continue_background(run: &mut Run) -> Result<()> {
 
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    let saved = if !run.is_solo() && run.fit().is_running {
+    let saved = if !run.world().is_solo() && run.fit().is_running {
         run.ranks_mut().agreed.saves = SavesOfRanks::Requested;
         save_with_ranks(run)
     } else {
@@ -91,14 +94,10 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
 
 /// After an error, drops the requests that were made before it if the state is no longer exact,
 /// with a warning for each.
-pub(crate) fn drop_inexact(run: &mut Run) {
-    let why = match () {
-        () if run.fit().failed_mid_step => "in the middle of a step",
-        () if run.ranks().has_left => "that has disconnected the ranks",
-        () => return,
-    };
-    for SaveRequest { folder, .. } in run.checkpoints_mut().requests.take() {
-        run.reports().warn_on_any_rank(format!(
+pub(crate) fn drop_inexact(checkpoints: &CheckpointState, why: Option<&str>, reports: &Reports) {
+    let Some(why) = why else { return };
+    for SaveRequest { folder, .. } in checkpoints.requests.take() {
+        reports.warn_on_any_rank(format!(
             "{}: this checkpoint is not written, because the run failed {why} after the checkpoint was requested, and a run \
              could not resume exactly from it",
             folder.display()
@@ -106,8 +105,17 @@ pub(crate) fn drop_inexact(run: &mut Run) {
     }
 }
 
+/// Returns why the state is no longer exact after an error, if so.
+pub(crate) fn why_lost(fit: &FitState, ranks: &Ranks) -> Option<&'static str> {
+    match () {
+        () if fit.failed_mid_step => Some("in the middle of a step"),
+        () if ranks.has_left => Some("that has disconnected the ranks"),
+        () => None,
+    }
+}
+
 /// Returns the reasons why a run cannot resume exactly from a checkpoint that is written now.
-fn why_inexact(ranks: &Ranks, fit: &FitState, model: &Model, parts: &[Box<dyn Part>]) -> Vec<String> {
+fn why_inexact(ranks: &Ranks, fit: &FitState, model: &Model, parts: &[AnyPart]) -> Vec<String> {
     let mut why: Vec<String> = parts.iter().filter_map(|part| part.why_inexact(fit, model)).collect();
     if ranks.has_left {
         why.push(
@@ -118,27 +126,16 @@ fn why_inexact(ranks: &Ranks, fit: &FitState, model: &Model, parts: &[Box<dyn Pa
     why
 }
 
-/// Whether the checkpoint to be written is not exact, but would replace one that is. Warns if so.
-/// If several processes train together, every rank must call this.
-fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
-    let why = why_inexact(run.ranks(), run.fit(), run.model(), &parts::all(run));
-    if why.is_empty() {
-        return Ok(false);
+/// Whether a checkpoint that is not exact would replace one that is. If several processes train
+/// together, every rank must call this.
+fn would_replace_exact(rank: u32, ranks: &Ranks, folder: &Path) -> Result<bool> {
+    let replaces = rank == 0 && is_exact(folder);
+    if ranks.world.is_solo() || ranks.has_left {
+        return Ok(replaces);
     }
-    let mut replaces = run.rank() == 0 && is_exact(folder);
-    if !run.is_solo() && !run.ranks().has_left {
-        let ([any], []) =
-            run.world().combine([f64::from(u8::from(replaces))], [], "the replacement of a checkpoint")?;
-        replaces = any > 0.0;
-    }
-    if replaces {
-        run.reports().warn(format!(
-            "{}: the checkpoint there is not replaced, because a run can resume exactly from it, and not from the new one: {}",
-            folder.display(),
-            why.join("; ")
-        ));
-    }
-    Ok(replaces)
+    let own = [f64::from(u8::from(replaces))];
+    let ([any], []) = ranks.world.combine(own, [], "the replacement of a checkpoint")?;
+    Ok(any > 0.0)
 }
 
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
@@ -156,7 +153,7 @@ fn warn_of_unwritten(requests: Vec<SaveRequest>, rank: u32) {
 
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    let is_alone = run.is_solo();
+    let is_alone = run.world().is_solo();
     if is_alone && run.checkpoints().background.as_ref().is_some_and(|save| !save.is_busy()) {
         complete(run)?;
     }
@@ -167,27 +164,28 @@ fn save_all(run: &mut Run) -> Result<()> {
             return Err(in_file(&folder, text));
         }
         complete(run)?; // one at a time
-        save_in(run, folder, mode)?;
+        let why = why_inexact(run.ranks(), run.fit(), run.model(), &parts::with_values(run, |_| true));
+        if !why.is_empty() && would_replace_exact(run.rank(), run.ranks(), &folder)? {
+            run.reports().warn(format!(
+                "{}: the checkpoint there is not replaced, because a run can resume exactly from it, and not from the new one: {}",
+                folder.display(),
+                why.join("; ")
+            ));
+            continue;
+        }
+        run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
+        let result = save(run, mode);
+        run.checkpoints_mut().active = None;
+        result?;
     }
     Ok(())
-}
-
-/// Writes a checkpoint into this folder.
-pub(super) fn save_in(run: &mut Run, folder: PathBuf, mode: SaveMode) -> Result<()> {
-    if would_replace_exact(run, &folder)? {
-        return Ok(());
-    }
-    run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
-    let result = save(run, mode);
-    run.checkpoints_mut().active = None;
-    result
 }
 
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the threads of all ranks have finished.
 fn save(run: &mut Run, mode: SaveMode) -> Result<()> {
     records::flush(run)?; // so that the saved state of loggers includes the record
-    let is_alone = run.is_solo();
+    let is_alone = run.world().is_solo();
     let writes_nothing = is_alone && run.rank() > 0;
     if mode == SaveMode::Now || writes_nothing {
         return run
@@ -307,8 +305,7 @@ impl Snapshot {
         replicas::compare(run.model(), run.ranks(), compared, "before this checkpoint was written")?;
         run.update_journal()?;
         let run = &*run;
-        // In the new run that continues from the end of a replay, hooks that write start afresh.
-        let parts = parts::with_values(run, |index| !run.is_replay() || !run.hooks().instances[index].writes);
+        let parts = parts::of_checkpoint(run);
         let states = parts::save(run, &parts)?;
         let weights = states.get(parts::VARIABLES).map(|saved| &saved.tensors);
         let values = weights.into_iter().chain(states.values().map(|saved| &saved.averages)).flatten();

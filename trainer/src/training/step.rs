@@ -1,6 +1,7 @@
 //! The operations `step` and `predict_step`, which handle one batch.
 
 use super::batch_weight::{weigh, weigh_again};
+use super::decide::ends_pass;
 use super::erased::{PREDICTION, data_mut};
 use super::task::{Task, TrainStep};
 use super::{agreement, layout, window};
@@ -14,29 +15,20 @@ use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::dispatch::OperationOutput;
 
-/// Runs the operation `step` for one batch.
-pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    with_batch::<T>(run, batch, run_step::<T>)
-}
-
-/// Runs the operation `predict_step` for one batch, and passes the prediction to `sink`.
-pub(super) fn predict_step<T: Task>(
+/// Runs the operation `step` for one batch, or in the phase `predict` the operation `predict_step`,
+/// which passes the prediction to `sink`. The batch, its prediction and its loss are dropped at the
+/// end.
+pub(super) fn step<T: Task>(
     run: &mut Run,
     batch: T::Batch,
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
-    with_batch::<T>(run, batch, |run| run_prediction::<T>(run, sink))
-}
-
-/// Calls `body` with this batch. The batch, its prediction and its loss are dropped at the end.
-fn with_batch<T: Task>(
-    run: &mut Run,
-    batch: T::Batch,
-    body: impl FnOnce(&mut Run) -> Result<()>,
-) -> Result<()> {
     let result = begin::<T>(run, batch).and_then(|()| {
         run.fit_mut().failed_mid_step = true;
-        let result = body(run);
+        let result = match run.phase() {
+            Phase::Predict => run_prediction::<T>(run, sink),
+            _ => run_step::<T>(run),
+        };
         run.fit_mut().failed_mid_step = result.is_err();
         result
     });
@@ -100,7 +92,10 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;
                 if run.phase() == Phase::Train {
-                    window::fill(run);
+                    let full = run.settings().accumulate_in(run.counters().epoch);
+                    let ends_pass = ends_pass(run.requests(), run.fit(), run.progress());
+                    run.fit_mut().window.add_batch(full, ends_pass);
+                    run.optimizers_mut().next_batch();
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => run.fit_mut().window.end_batch(),

@@ -310,7 +310,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
             return Ok(no_loss(run));
         }
         let loss = run.step().loss.as_ref().expect("computed, or set by a hook");
-        let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+        let name = run.at().scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
         if let Err(error) = check_loss(loss) {
             // `loss` has ended, but the error concerns its output.
             run.place_mut().operation = at::loss::INFO;
@@ -404,10 +404,11 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 
 /// Computes the gradients, as the operation `backward` does unless a hook replaces it.
 fn compute_gradients(run: &mut Run) -> Result<()> {
-    run.note_own_gradients();
+    let (ranks, optimizers) = run.gradients();
+    ranks.note_own_gradients(optimizers);
     run.optimizers_mut().reset_if_dropped(); // by hooks since the loss
-    run.forget_module_gradients();
-    let factor = run.loss_factor();
+    run.modules().forget_gradients(&run.hooks().table, run.phase());
+    let factor = run.ranks().loss_factor(run.optimizers(), run.step());
     let loss = run.step().loss.as_ref().expect("the token of `loss` is from this step");
     if !loss.requires_grad() {
         return Err(Error::usage(

@@ -168,7 +168,8 @@ impl<T: Task> Trainer<T> {
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
         let table = &self.run.hooks().table;
-        describe(&self.run, &tape::read(&self.run, |recorder| recorder.seen(table)))
+        let seen = tape::read(self.run.layers(), |recorder| recorder.seen(table));
+        describe(table, self.run.model(), &seen)
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
@@ -192,7 +193,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the value of the variable is not one of these formats.
     pub fn describe_requested(&self) -> Result<bool> {
-        let Some(text) = requested(&self.run)? else { return Ok(false) };
+        let Some(text) = requested(|| self.describe_hooks())? else { return Ok(false) };
         if self.is_main() {
             print_line(text.trim_end());
         }
@@ -219,7 +220,7 @@ impl<T: Task> Trainer<T> {
     /// if the run has no folder.
     #[must_use]
     pub fn run_folder(&self) -> Option<&std::path::Path> {
-        self.run.folder()
+        self.run.folder_state().path()
     }
 
     /// Whether a `fit` that has not run yet will [resume](TrainerBuilder::resume) from a

@@ -9,7 +9,7 @@ use tch::Device;
 use super::active::ActiveEntry;
 use super::agreement::{NextBatch, agree};
 use super::batch_weight::amount_ahead;
-use super::parts::{self, Part};
+use super::parts::{self, AnyPart};
 use super::step::step;
 use super::task::Task;
 use super::{decide, entry, ranks, records, window};
@@ -73,7 +73,8 @@ fn run_together<R>(
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     let table = kept_hooks(run.hooks(), run.rank())?;
-    let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
+    let on = (&run.hooks().table, run.device());
+    let active = ActiveEntry::begin(lifecycle::Fit::INFO.name, on, run.settings().seed, run.reports())?;
     ranks::compare(run, name)?;
     warn_of_missed(run.hooks(), run.reports(), name, is_replaced);
     let _unobserved = WatchGuard::nothing();
@@ -82,8 +83,9 @@ fn run_together<R>(
     let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
     let changed = run.model().changed();
     let copies = Copies::of(run, &table)?;
-    let outer = run.begin_trial(table);
-    begin_fit(run);
+    let outer = run.begin_anew(lifecycle::Fit::INFO, Phase::Train, Some(table));
+    run.progress_mut().begin_trial();
+    *run.fit_mut() = FitState::default();
     run.cancellation_mut().handle_signals(signals.is_some());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         entry::seed(run.settings(), run.progress(), run.world());
@@ -96,7 +98,7 @@ fn run_together<R>(
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
     run.step_mut().clear();
     run.ranks_mut().is_borrowed = false;
-    outer.restore(run);
+    outer.into_iter().for_each(|outer| outer.restore(run));
     let restored = copies.restore(run);
     run.model_mut().note_values_except(&changed);
     drop(modes);
@@ -203,7 +205,7 @@ fn warn_of_missed(hooks: &RunHooks, reports: &Reports, name: &str, is_replaced: 
 
 /// Copies of the parts of a run, on the CPU.
 struct Copies {
-    parts: Vec<Box<dyn Part>>,
+    parts: Vec<AnyPart>,
     states: States,
     /// The original device of each tensor that the task or a hook has saved, by part. Every other
     /// part copies the saved tensors into its own tensors.
@@ -238,14 +240,6 @@ impl Copies {
     }
 }
 
-/// Begins a fit that continues at the next epoch.
-fn begin_fit(run: &mut Run) {
-    run.progress_mut().counters.epoch = run.progress().epochs_begun;
-    run.progress_mut().counters.batch_idx = 0;
-    run.progress_mut().batches = None;
-    *run.fit_mut() = FitState::default();
-}
-
 /// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as
 /// one of them has no batch left.
 pub(crate) fn next_batch<T: Task>(
@@ -254,7 +248,7 @@ pub(crate) fn next_batch<T: Task>(
     notes: Option<&PassNotes>,
 ) -> Result<Option<T::Batch>> {
     let batch = batches.next().transpose()?;
-    if run.is_solo() {
+    if run.world().is_solo() {
         return Ok(batch);
     }
     let is_missing = f64::from(u8::from(batch.is_none()));
@@ -283,7 +277,7 @@ pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
 pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
     decide::check_cancelled(run)?;
     run.fit_mut().window.begin_batch(false);
-    step::<T>(run, batch)?;
+    step::<T>(run, batch, &mut |_| Ok(()))?;
     if run.fit().window.is_open() {
         return Ok(None);
     }

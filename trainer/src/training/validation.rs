@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::pass::Pass;
 use super::replicas::Compared;
-use super::step::step;
 use super::task::Task;
 use super::{modules, records, replicas, run_folder};
 use crate::checkpoint::progress::LoopState;
@@ -18,9 +17,9 @@ use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
+use crate::run::Run;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
-use crate::run::{Amount, Run};
 use crate::values::every::{Every, ends_interval};
 
 /// The validation or test loaders of an entry point, in the order of their passes.
@@ -190,29 +189,15 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     loader: &mut NamedLoader<'_, T::Batch>,
     resumed: Option<u64>,
 ) -> Result<()> {
-    run.set_loader(loader.name.as_ref());
-    let result = operate::<O>(run, resumed.is_some(), |run| {
+    run.at_mut().set_loader(loader.name.as_ref());
+    let result = run.resume_operation::<O>(resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
         replicas::compare(run.model(), run.ranks(), Compared::Weights, "before this evaluation")?;
-        each_batch(run, loader.loader, resumed, &mut step::<T>)
+        each_batch::<T>(run, loader.loader, resumed, &mut |_| Ok(()))
     });
     let result = result.and_then(|()| records::emit_pass(run));
-    run.set_loader(None);
+    run.at_mut().set_loader(None);
     result
-}
-
-/// Runs an operation with its hooks. If it is resumed, its `before` point does not fire again.
-pub(super) fn operate<O: AtOperation>(
-    run: &mut Run,
-    resumed: bool,
-    body: impl FnOnce(&mut Run) -> Result<()>,
-) -> Result<()> {
-    if !resumed {
-        run.operate::<O>(body)?;
-    } else if run.inside::<O>(body)?.took_place() {
-        run.fire::<O::After>()?;
-    }
-    Ok(())
 }
 
 /// Warns if every batch of the evaluation pass that just ended had weight 0 on all ranks.
@@ -258,22 +243,22 @@ pub(super) fn in_phase<R>(
     result
 }
 
-/// Runs a pass over data outside of training, and calls `each` with every batch.
-pub(super) fn each_batch<B: Batch>(
+/// Runs a pass over data outside of training, and passes each prediction of the phase `predict` to
+/// `sink`.
+pub(super) fn each_batch<T: Task>(
     run: &mut Run,
-    loader: &mut dyn Loader<B>,
+    loader: &mut dyn Loader<T::Batch>,
     resumed: Option<u64>,
-    each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
+    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
     let mut pass = Pass::begin(run, loader, run.counters().epoch, resumed)?;
     // A resumed pass may have had batches with a weight.
     let mut weighed = if resumed.is_none() { Weighed::None } else { Weighed::default() };
-    while let Some(batch) = pass.next(run, &mut |_, _| Ok(Amount::default()))? {
-        each(run, batch)?;
+    while pass.step::<T>(run, sink)?.is_some() {
         weighed.add(run.step().weight, false);
     }
     run.requests_mut().take_end_of_pass(); // the request was for this pass
-    warn_of_no_weight(run.phase(), run.loader(), run.world(), run.reports(), weighed)?;
+    warn_of_no_weight(run.phase(), run.at().loader(), run.world(), run.reports(), weighed)?;
     modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
     records::finish_pass(run)
 }

@@ -20,7 +20,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the state of a hook cannot be read.
     pub fn eval_vars(&self) -> Result<Vars> {
-        let mut averages = self.run.averages()?;
+        let mut averages = self.run.hooks().averages(self.run.vars())?;
         // The averages of variables that the program has changed are those of other weights.
         self.run.model().changed().iter().for_each(|name| drop(averages.remove(name)));
         Ok(self.vars().evaluated(&averages))

@@ -32,7 +32,7 @@ impl<P> Cx<P> {
     where
         P: CanSaveCheckpoint,
     {
-        self.as_run().request_checkpoint(folder.into(), SaveMode::Now);
+        self.as_run().checkpoints().request(self.as_run().is_replay(), folder.into(), SaveMode::Now);
     }
 
     /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
@@ -46,7 +46,7 @@ impl<P> Cx<P> {
     where
         P: CanSaveCheckpoint,
     {
-        self.as_run().request_checkpoint(folder.into(), SaveMode::InBackground);
+        self.as_run().checkpoints().request(self.as_run().is_replay(), folder.into(), SaveMode::InBackground);
     }
 
     /// Returns whether SIGUSR1 has requested a checkpoint on any rank, and takes the request, so

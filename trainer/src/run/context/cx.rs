@@ -103,8 +103,8 @@ impl<P> Cx<P> {
     where
         P: AtPoint + HasBatch,
     {
-        if let Some(hook) = self.run.place.hook {
-            self.run.hooks.table.rest(hook, self.run.place.phase);
+        if let Some(hook) = self.run.at.place.hook {
+            self.run.hooks.table.rest(hook, self.run.at.place.phase);
         }
     }
 }
@@ -387,7 +387,7 @@ impl<P> Cx<P> {
         P: CanStartBackward,
     {
         let loss = self.run.step.loss.as_ref().expect("`backward` follows `loss`");
-        let factor = self.run.loss_factor();
+        let factor = self.run.ranks.loss_factor(&self.run.model.optimizers, &self.run.step);
         if factor == 1.0 { loss.shallow_clone() } else { loss * factor }
     }
 }
@@ -414,8 +414,8 @@ impl<P> Cx<P> {
     where
         P: CanRunBackward + OnAllRanks,
     {
-        self.run.forget_module_gradients();
-        self.run.note_own_gradients();
+        self.run.modules.forget_gradients(&self.run.hooks.table, self.run.at.place.phase);
+        self.run.ranks.note_own_gradients(&self.run.model.optimizers);
         let weight = self.run.ranks.gradient_weight(&self.run.step);
         let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();
@@ -711,7 +711,7 @@ impl<P> Cx<P> {
     where
         P: HasError,
     {
-        self.run.error.as_ref().expect("`after_error` only fires for an error")
+        self.run.occasion.error.as_ref().expect("`after_error` only fires for an error")
     }
 }
 

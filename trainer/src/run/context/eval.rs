@@ -15,6 +15,10 @@ use crate::run::Run;
 use crate::run::dispatch::{computing, enter_custom};
 
 /// # Computing with the model
+/// The error of a hook around `eval` that leaves it without a result.
+const NOT_COMPUTED: &str =
+    "the hook did not run `eval`, which must return a result: call `next.run(cx)`, and return its error";
+
 impl<P> Cx<P> {
     /// Calls `compute` with the task, whose model then computes what it computes in evaluation:
     /// with the averages of [`Ema`](crate::hooks::Ema) and [`Swa`](crate::hooks::Swa), the adapters
@@ -65,12 +69,18 @@ impl<P> Cx<P> {
         }
         let mut output = None;
         let result = enter_custom::<at::eval, _>(self.run_mut(), |run| {
-            (run.place.phase, run.place.loader) = (Phase::Predict, None);
+            (run.at.place.phase, run.at.place.loader) = (Phase::Predict, None);
             run.operate::<at::eval>(|run| {
                 output = Some(compute_with_task(run, compute)?);
                 Ok(())
             })
-            .and_then(|_| if output.is_some() { Ok(()) } else { Err(not_computed(run)) })
+            .and_then(|_| {
+                if output.is_some() {
+                    Ok(())
+                } else {
+                    Err(run.blame_responsible(at::eval::INFO, NOT_COMPUTED.into()))
+                }
+            })
         });
         match result {
             Ok(()) => {}
@@ -92,11 +102,4 @@ fn compute_with_task<T: 'static, R>(run: &mut Run, compute: impl FnOnce(&mut T) 
     let result = computing(run, Statistics::Updated, |task, _| compute(task));
     run.modules.calls = calls;
     current::check_layers().and(result)
-}
-
-#[cold]
-fn not_computed(run: &mut Run) -> Error {
-    let text =
-        "the hook did not run `eval`, which must return a result: call `next.run(cx)`, and return its error";
-    run.blame_responsible(at::eval::INFO, text.into())
 }

@@ -15,7 +15,7 @@ impl<P> Cx<P> {
     /// `phase/loader/name`.
     #[must_use]
     pub fn loader(&self) -> Option<&str> {
-        self.as_run().loader().map(|name| &**name)
+        self.as_run().at.loader().map(|name| &**name)
     }
 
     /// Returns the most recently logged value of each metric in the current pass, keyed
@@ -26,7 +26,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if libtorch cannot read a tensor.
     pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.borrow().latest(self.run.place.phase)
+        self.run.log.borrow().latest(self.run.at.place.phase)
     }
 
     /// Checks that the current `fit` can measure a metric that a hook watches, such as `valid/loss`

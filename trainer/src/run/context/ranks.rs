@@ -41,7 +41,7 @@ impl<P> Cx<P> {
         if run.ranks.world.is_solo() {
             return World::solo();
         }
-        let hook = run.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
+        let hook = run.at.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
         run.ranks.world.at(hook.as_deref(), P::INFO)
     }
 

@@ -58,19 +58,15 @@ fn recompute_grads(run: &mut Run) -> Result<Tensor> {
         ));
     }
     let recompute = run.step.data.as_ref().ok_or_else(task_is_lent)?.recompute_loss();
-    run.returning(|run| recompute(run).and_then(|loss| replace_grads(run, loss)))
-}
-
-/// Replaces the gradients with those of this loss.
-fn replace_grads(run: &mut Run, loss: Tensor) -> Result<Tensor> {
-    run.forget_module_gradients();
-    run.model.optimizers.zero_current()?;
-    let factor = run.step.loss_scale;
-    let result = if factor == 1.0 {
-        run.model.optimizers.backward(&loss)
-    } else {
-        run.model.optimizers.backward(&(&loss * factor))
-    };
-    run.forget_module_gradients();
-    result.map(|()| loss)
+    run.returning(|run| {
+        let loss = recompute(run)?;
+        run.modules.forget_gradients(&run.hooks.table, run.at.place.phase);
+        let optimizers = &mut run.model.optimizers;
+        optimizers.zero_current()?;
+        let factor = run.step.loss_scale;
+        let result =
+            if factor == 1.0 { optimizers.backward(&loss) } else { optimizers.backward(&(&loss * factor)) };
+        run.modules.forget_gradients(&run.hooks.table, run.at.place.phase);
+        result.map(|()| loss)
+    })
 }

@@ -22,7 +22,9 @@ impl<P> Cx<P> {
     /// logged in training batches without a record.
     #[must_use]
     pub fn is_record_due(&self) -> bool {
-        self.as_run().keeps_media()
+        let run = self.as_run();
+        let in_training_batch = run.step.is_in_training_batch(run.at.place.phase);
+        run.log.borrow().records.keeps_media(run.at.place.phase, in_training_batch)
     }
 
     /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
@@ -85,7 +87,7 @@ impl<P> Cx<P> {
     where
         P: HasRecord,
     {
-        self.as_run().record.as_ref().expect("`after_record` fires for a record")
+        self.as_run().occasion.record.as_ref().expect("`after_record` fires for a record")
     }
 }
 
@@ -94,7 +96,7 @@ impl<P> Cx<P> {
     /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
     #[must_use]
     pub fn run_folder(&self) -> Option<&Path> {
-        self.as_run().folder()
+        self.as_run().folder_state().path()
     }
 
     /// The hyperparameters by name: those that the program has

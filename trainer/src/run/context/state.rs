@@ -17,7 +17,7 @@ impl<P> Cx<P> {
     /// The current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.run.place.phase
+        self.run.at.place.phase
     }
 
     /// The counters of the loop.
@@ -61,7 +61,7 @@ impl<P> Cx<P> {
     /// and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
-        self.run.place.phase == Phase::Train && self.run.fit.window.ends_here()
+        self.run.at.place.phase == Phase::Train && self.run.fit.window.ends_here()
     }
 
     /// The number of batches in an accumulation window of the current epoch:
@@ -76,7 +76,7 @@ impl<P> Cx<P> {
     /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches).
     #[must_use]
     pub fn is_limited(&self) -> bool {
-        self.run.settings.limit(self.run.place.phase).is_some()
+        self.run.settings.limit(self.run.at.place.phase).is_some()
     }
 
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
@@ -84,7 +84,7 @@ impl<P> Cx<P> {
     /// step, for example.
     #[must_use]
     pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
-        self.run.scopes().contains(&O::index())
+        self.run.at.scopes().contains(&O::index())
     }
 
     /// Whether the current `fit` is planned to validate: it has validation data, and the validation
@@ -158,7 +158,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if the state of a hook cannot be read, or if libtorch fails.
     pub fn not_finite_vars(&self) -> Result<Vec<String>> {
-        self.run.not_finite()
+        self.run.model.not_finite_with(&self.run.hooks.averages(&self.run.model.vars)?)
     }
 
     /// The device of the task's variables.

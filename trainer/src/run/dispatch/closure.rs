@@ -163,7 +163,9 @@ pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> H
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend(run, slot, 0, |closure, _, run| Ok(lent_as::<F>(closure, run)?(Cx::from_run(run)).outcome()?))
+    lend(run, slot, 0, |closure, _, run| {
+        Ok(lent_as::<F>(closure, run.at.place)?(Cx::from_run(run)).outcome()?)
+    })
 }
 
 /// Calls a closure that only observes, if it is due.
@@ -172,7 +174,9 @@ pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u3
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend(run, slot, 0, |closure, _, run| Ok(lent_as::<F>(closure, run)?(Cx::from_shared(run)).outcome()?))
+    lend(run, slot, 0, |closure, _, run| {
+        Ok(lent_as::<F>(closure, run.at.place)?(Cx::from_shared(run)).outcome()?)
+    })
 }
 
 /// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or

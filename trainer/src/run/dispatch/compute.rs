@@ -23,7 +23,7 @@ pub(crate) fn computing<T: 'static, R>(
     compute: impl FnOnce(&mut T, Option<&dyn AnyTask>) -> Result<R>,
 ) -> Result<R> {
     let guard = StatisticsGuard::begin(statistics);
-    let result = if run.hooks.table.is_watching(run.place.phase) {
+    let result = if run.hooks.table.is_watching(run.at.place.phase) {
         lent::<T, R>(run, compute)
     } else {
         let Run { hooks, step, .. } = &mut *run;
@@ -32,7 +32,7 @@ pub(crate) fn computing<T: 'static, R>(
     };
     match guard.end() {
         None => result,
-        Some(single) => Err(of_single_value(&run.model.vars, run.is_solo(), &single)),
+        Some(single) => Err(of_single_value(&run.model.vars, run.world().is_solo(), &single)),
     }
 }
 

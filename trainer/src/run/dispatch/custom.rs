@@ -148,7 +148,7 @@ impl<P: Moment> Cx<P> {
 /// Fires a point with a payload. The run stores the payload while the hooks are called.
 pub(crate) fn fire_with<Q: HasPayload>(run: &mut Run, payload: Q::Payload) -> Result<Q::Payload> {
     enter_custom::<Q, _>(run, |run| {
-        if run.hooks.table.range(Q::index(), run.place.phase).is_empty() {
+        if run.hooks.table.range(Q::index(), run.at.place.phase).is_empty() {
             return Ok(payload);
         }
         run.dispatch.payloads.insert(Q::index(), Box::new(payload));
@@ -166,20 +166,20 @@ pub(crate) fn enter_custom<Q: Moment, R>(
 ) -> Result<R> {
     run.check_complaint()?;
     let moment = Q::index();
-    if run.scopes().contains(&moment) {
-        return Err(within_itself(run, moment));
+    if run.at.scopes().contains(&moment) {
+        return Err(within_itself(run.at.scopes(), moment));
     }
     run.dispatch.entered.insert(moment);
     run.returning(|run| {
-        run.enter_scope(moment);
+        run.at.enter_scope(moment);
         body(run)
     })
 }
 
 #[cold]
-fn within_itself(run: &Run, moment: usize) -> Error {
+fn within_itself(scopes: &[usize], moment: usize) -> Error {
     let name = |moment: usize| format!("`{}`", tree::moments()[moment].path());
-    let scopes: Vec<_> = run.scopes().iter().map(|&scope| name(scope)).collect();
+    let scopes: Vec<_> = scopes.iter().map(|&scope| name(scope)).collect();
     let path = if scopes.len() > 1 { format!(" ({})", scopes.join(" → ")) } else { String::new() };
     Error::usage(format!(
         "{} is already running{path}: a custom point or operation cannot be entered from within itself",

@@ -8,13 +8,13 @@ use crate::hook::HookTable;
 use crate::hook::describe::in_format;
 use crate::io::terminal::{COLUMNS, of_stdout, print_styled_line};
 use crate::optim::ParameterRow;
-use crate::run::Run;
+use crate::run::{Model, Table};
 
 /// Describes what runs: the hooks, and the parameters by group of the optimizer. `seen` has the
 /// kinds of values that each hook was seen to change, by the hook's index.
-pub(crate) fn describe(run: &Run, seen: &BTreeMap<usize, Vec<&'static str>>) -> HookTable {
-    let parameters = ParameterRow::all(run.optimizers(), run.vars());
-    HookTable::of(&run.hooks().table, seen, origins()).with_parameters(parameters)
+pub(crate) fn describe(table: &Table, model: &Model, seen: &BTreeMap<usize, Vec<&'static str>>) -> HookTable {
+    let parameters = ParameterRow::all(&model.optimizers, &model.vars);
+    HookTable::of(table, seen, origins()).with_parameters(parameters)
 }
 
 /// Returns the description in the format that the environment variable `TRAINER_DESCRIBE` names, or
@@ -23,10 +23,9 @@ pub(crate) fn describe(run: &Run, seen: &BTreeMap<usize, Vec<&'static str>>) -> 
 /// # Errors
 ///
 /// Returns an error if the value of the variable is not a known format.
-pub(crate) fn requested(run: &Run) -> Result<Option<String>> {
+pub(crate) fn requested(describe: impl FnOnce() -> HookTable) -> Result<Option<String>> {
     let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
-    let table = describe(run, &BTreeMap::new());
-    in_format(table, &format.to_string_lossy(), HookTable::for_stdout).map(Some)
+    in_format(describe(), &format.to_string_lossy(), HookTable::for_stdout).map(Some)
 }
 
 impl HookTable {

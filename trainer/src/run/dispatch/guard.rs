@@ -54,15 +54,15 @@ fn owner(hook: &Hook) -> (Option<u32>, TypeId) {
 }
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let (id, Shim::Point(call)) = current(&run.hooks, run.place) else {
+    let (id, Shim::Point(call)) = current(&run.hooks, run.at.place) else {
         unreachable!("a guard is of the kind of its hook")
     };
     if is_off(&run.hooks, id) {
         return Ok(());
     }
-    let place = run.place;
+    let place = run.at.place;
     let called = caught(|| logged(run, |run| call(run, slot)));
-    run.place = place;
+    run.at.place = place;
     called.or_else(|failure| failed(run, id, failure))
 }
 
@@ -85,13 +85,13 @@ enum Within {
 /// Calls a hook around an operation. The operation runs in any case, and its own errors and panics
 /// are not those of the hook.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let (id, Shim::Around(call)) = current(&run.hooks, run.place) else {
+    let (id, Shim::Around(call)) = current(&run.hooks, run.at.place) else {
         unreachable!("a guard is of the kind of its hook")
     };
     if is_off(&run.hooks, id) {
         return run.run_next(rest).map_err(Into::into);
     }
-    let place = run.place;
+    let place = run.at.place;
     let mut within = Within::Before;
     let mut ending = Ending::Open;
     let called = caught(|| {
@@ -116,7 +116,7 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
         (Err((error, _)), Within::Failed | Within::Running) => Err(error),
         (Ok(()), Within::Failed) => Err(not_run(ending)),
         (called, within) => {
-            run.place = place;
+            run.at.place = place;
             let failure =
                 called.err().or_else(|| (within == Within::Before).then(|| (not_run(Ending::Skipped), None)));
             if let Some(failure) = failure {

@@ -39,27 +39,27 @@ impl Loop for Run {
 
     #[inline]
     fn place_mut(&mut self) -> &mut Place {
-        &mut self.place
+        &mut self.at.place
     }
 
     #[inline]
     fn phase(&self) -> Phase {
-        self.place.phase
+        self.at.place.phase
     }
 
     #[inline]
     fn operation_mut(&mut self) -> &mut &'static MomentInfo {
-        &mut self.place.operation
+        &mut self.at.place.operation
     }
 
     #[inline]
     fn hook(&self) -> Option<HookId> {
-        self.place.hook
+        self.at.place.hook
     }
 
     #[inline]
     fn set_hook(&mut self, hook: Option<HookId>) {
-        self.place.hook = hook;
+        self.at.place.hook = hook;
     }
 
     #[inline]
@@ -86,7 +86,7 @@ impl Loop for Run {
         if self.dispatch.has_located(&source) {
             return source;
         }
-        let location = self.location(self.place.operation);
+        let location = self.location(self.at.place.operation);
         let batch = self.step.describe_batch();
         let origin = self.dispatch.origin;
         Error::Operation(Box::new(OperationError { location, origin, batch, source, cleanup: Vec::new() }))

@@ -13,7 +13,6 @@ use super::OperationOutput;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::frame::Ending;
-use crate::hook::frame::Range;
 use crate::libtorch::{CheckpointedRegion, RegionPause, identity};
 use crate::lifecycle::{AfterModuleBackward, AfterModuleForward, BeforeModuleForward, ModuleForward, at};
 use crate::model::grad_hook::OnGrad;
@@ -41,7 +40,7 @@ fn watcher_of(table: &Table, phase: Phase) -> u64 {
 /// The error of a hook cannot end the forward pass, because the forward pass returns a tensor. The
 /// error is returned afterwards, instead of the result.
 pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) -> Result<R> {
-    let _guard = WatchGuard::set(watcher_of(&run.hooks.table, run.place.phase));
+    let _guard = WatchGuard::set(watcher_of(&run.hooks.table, run.at.place.phase));
     run.modules.calls.clear();
     run.modules.failed = None;
     let result = RUN.set(run, compute);
@@ -64,6 +63,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a hook reads the gradients of modules.
+fn has_gradient_hooks(table: &Table, phase: Phase) -> bool {
+    !table.range(at::after_module_backward::index(), phase).is_empty()
+}
+
 impl Run {
     /// Runs a module with its hooks. Always returns an output: an error is stored until the end of
     /// the forward pass, which continues without hooks.
@@ -73,7 +77,7 @@ impl Run {
         }
         let depth = self.modules.calls.len();
         let watches_gradients =
-            !self.modules.known[known as usize].backward[self.place.phase as usize].is_empty();
+            !self.modules.known[known as usize].backward[self.at.place.phase as usize].is_empty();
         let noted = watches_gradients.then(|| {
             self.modules.noted_calls += 1;
             self.modules.noted_calls
@@ -106,7 +110,7 @@ impl Run {
         forward: &mut dyn FnMut(&Tensor) -> Tensor,
         computed: &mut Option<Tensor>,
     ) -> Result<()> {
-        let phase = self.place.phase as usize;
+        let phase = self.at.place.phase as usize;
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
         let before = before[phase];
         let around = around[phase];
@@ -116,7 +120,8 @@ impl Run {
             run.compute_module(depth, noted, xs, forward, computed)
         })?;
         if self.modules.call().output.is_none() || done == Ending::Skipped {
-            return Err(self.missing_output(done, OUTPUT, ModuleForward::INFO));
+            let mistake = OUTPUT.missing(done, ModuleForward::INFO.name);
+            return Err(self.blame_responsible(ModuleForward::INFO, mistake));
         }
         self.call(after, AfterModuleForward::INFO)
     }
@@ -138,7 +143,7 @@ impl Run {
             false => None,
         };
         let output = {
-            let _guard = WatchGuard::set(watcher_of(&self.hooks.table, self.place.phase));
+            let _guard = WatchGuard::set(watcher_of(&self.hooks.table, self.at.place.phase));
             let _resumed = RegionPause::interrupt();
             RUN.set(self, || forward(aliased.as_ref().unwrap_or(given)))
         };
@@ -166,22 +171,9 @@ impl Run {
         }
     }
 
-    /// Returns the hooks at `after_module_backward` for any module.
-    fn gradient_hooks(&self) -> Range {
-        self.hooks.table.range(at::after_module_backward::index(), self.place.phase)
-    }
-
-    /// Drops the gradients for which `after_module_backward` has not fired.
-    pub(crate) fn forget_module_gradients(&self) {
-        if !self.gradient_hooks().is_empty() {
-            lock(&self.modules.gradients).clear();
-            lock(&self.modules.input_gradients).clear();
-        }
-    }
-
     /// Fires `after_module_backward` for each gradient that the backward pass has computed.
     pub(crate) fn fire_module_gradients(&mut self) -> Result<()> {
-        if self.gradient_hooks().is_empty() {
+        if !has_gradient_hooks(&self.hooks.table, self.at.place.phase) {
             return Ok(());
         }
         let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
@@ -193,7 +185,7 @@ impl Run {
         }
         let depth = self.modules.calls.len();
         for Gradient { known, call, value, .. } in gradients {
-            let hooks = self.modules.known[known as usize].backward[self.place.phase as usize];
+            let hooks = self.modules.known[known as usize].backward[self.at.place.phase as usize];
             let input_grad = of_inputs.remove(&call);
             self.modules.calls.push(Call { output: Some(value), input_grad, ..Call::new(known) });
             let result = self.call(hooks, AfterModuleBackward::INFO);
@@ -205,6 +197,14 @@ impl Run {
 }
 
 impl Modules {
+    /// Drops the gradients that an earlier backward pass has left behind, if hooks read them.
+    pub(crate) fn forget_gradients(&self, table: &Table, phase: Phase) {
+        if has_gradient_hooks(table, phase) {
+            lock(&self.gradients).clear();
+            lock(&self.input_gradients).clear();
+        }
+    }
+
     /// Returns the index of the module with this name. On the module's first call, selects its
     /// hooks.
     #[cold]
@@ -305,7 +305,7 @@ impl Name {
         if self.seen.get().0 != watcher {
             known = with_run(|run| {
                 let known = run.modules.known_module(&mut run.hooks.table, self);
-                let is_hooked = run.modules.known[known as usize].is_hooked(run.place.phase);
+                let is_hooked = run.modules.known[known as usize].is_hooked(run.at.place.phase);
                 if is_hooked { known } else { UNHOOKED }
             });
             // A module that is noted as unhooked would not be recorded.

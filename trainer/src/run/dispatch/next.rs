@@ -160,14 +160,14 @@ impl<'a, O> Next<'a, O> {
     ///
     /// Returns the error of the operation, or if it succeeded, the error of `then`.
     pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
-        let this_hook = cx.run_mut().place.hook;
+        let this_hook = cx.run_mut().at.place.hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
-        let panicking_hook = std::mem::replace(&mut cx.run_mut().place.hook, this_hook);
+        let panicking_hook = std::mem::replace(&mut cx.run_mut().at.place.hook, this_hook);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
             Ok(first) => first.and_then(|done| second.map(|()| done)),
             Err(panic) => {
-                cx.run_mut().place.hook = panicking_hook;
+                cx.run_mut().at.place.hook = panicking_hook;
                 resume_unwind(panic)
             }
         }

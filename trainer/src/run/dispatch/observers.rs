@@ -52,7 +52,7 @@ fn unchecked(hooks: &RunHooks, place: Place) -> (Shim, Watch) {
 }
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
-    let (Shim::Point(call), mut watch) = unchecked(&run.hooks, run.place) else {
+    let (Shim::Point(call), mut watch) = unchecked(&run.hooks, run.at.place) else {
         unreachable!("a check is of the kind of its hook")
     };
     watch.start(run)?;
@@ -63,7 +63,7 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
 /// Calls a hook around an operation, and checks that the hook itself changes nothing before or
 /// after it runs the operation.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let (Shim::Around(call), mut watch) = unchecked(&run.hooks, run.place) else {
+    let (Shim::Around(call), mut watch) = unchecked(&run.hooks, run.at.place) else {
         unreachable!("a check is of the kind of its hook")
     };
     watch.start(run)?;

@@ -13,6 +13,33 @@ pub(crate) struct OperationOutput {
     pub(crate) setter: &'static str,
 }
 
+impl OperationOutput {
+    /// Describes the mistake of the hook that has left an operation without its output.
+    #[cold]
+    pub(crate) fn missing(self, done: Ending, name: &str) -> BoxError {
+        let OperationOutput { name: output, setter } = self;
+        let output = match output.chars().next() {
+            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
+            _ => format!("a {output}"),
+        };
+        match done {
+            Ending::Replaced => {
+                format!(
+                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
+                )
+            }
+            Ending::Failed => format!(
+                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
+            ),
+            _ => format!(
+                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)`, or \
+                 `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
+            ),
+        }
+        .into()
+    }
+}
+
 impl Run {
     /// Runs an operation that produces an output, with the hooks around it.
     ///
@@ -39,37 +66,8 @@ impl Run {
         match done {
             Ending::Ran => Ok(()),
             Ending::Replaced | Ending::Failed if self.dispatch.output_overridden => Ok(()),
-            _ => Err(self.missing_output(done, output, O::INFO)),
+            _ => Err(self.blame_responsible(O::INFO, output.missing(done, O::INFO.name))),
         }
-    }
-
-    #[cold]
-    pub(crate) fn missing_output(
-        &self,
-        done: Ending,
-        OperationOutput { name: output, setter }: OperationOutput,
-        operation: &'static MomentInfo,
-    ) -> Error {
-        let name = operation.name;
-        let output = match output.chars().next() {
-            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
-            _ => format!("a {output}"),
-        };
-        let text = match done {
-            Ending::Replaced => {
-                format!(
-                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
-                )
-            }
-            Ending::Failed => format!(
-                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
-            ),
-            _ => format!(
-                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)`, or \
-                 `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
-            ),
-        };
-        self.blame_responsible(operation, text.into())
     }
 
     /// Builds an error that names the hook responsible for how the most recent operation with

@@ -173,7 +173,7 @@ pub fn is_due(run: &Run) -> bool {
 /// If the current hook runs on rank 0 only, marks the thread as running such a hook.
 #[must_use]
 pub fn main_only_guard(run: &Run) -> Option<MainOnlyGuard> {
-    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
+    let hook = run.at.place.hook.map(|hook| run.hooks.table.hook(hook));
     hook.filter(|hook| hook.definition.main_only).map(|_| MainOnlyGuard::begin())
 }
 
@@ -346,7 +346,7 @@ pub(crate) type Lent<'a> = Option<&'a mut (dyn Any + Send)>;
 
 /// Calls the hook method at index `NTH` in the `#[hook]` block.
 pub fn call_nth<H: Hooks<B>, B, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
-    lend(run, slot, NTH, call::<H, B>)
+    lend(run, slot, NTH, |value, nth, run| lent_as::<H>(value, run.at.place)?.__call(nth, run))
 }
 
 /// Calls the hook method at index `NTH` in the `#[hook]` block, which runs around an operation.
@@ -356,19 +356,10 @@ pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
     rest: Rest<'_>,
 ) -> HookResult {
     let mut loan = Loan::new(run, slot);
-    let result = call_around::<H, B>(loan.value.as_deref_mut(), NTH, loan.run, rest);
+    let value = lent_as::<H>(loan.value.as_deref_mut(), loan.run.at.place);
+    let result = value.and_then(|value| value.__call_around(NTH, loan.run, rest));
     loan.end();
     result
-}
-
-#[inline]
-fn call<H: Hooks<B>, B>(value: Lent<'_>, nth: usize, run: &mut Run) -> HookResult {
-    lent_as::<H>(value, run)?.__call(nth, run)
-}
-
-#[inline]
-fn call_around<H: Hooks<B>, B>(value: Lent<'_>, nth: usize, run: &mut Run, rest: Rest<'_>) -> HookResult {
-    lent_as::<H>(value, run)?.__call_around(nth, run, rest)
 }
 
 /// Returns the options that the hook method at index `NTH` in the `#[hook]` block reads from the
@@ -400,13 +391,13 @@ pub(crate) fn lend(
 #[inline]
 pub(crate) fn lent_as<'a, H: 'static>(
     value: Lent<'a>,
-    run: &Run,
+    place: Place,
 ) -> std::result::Result<&'a mut H, BoxError> {
     match value {
         Some(value) => value.downcast_mut::<H>(),
         None => None,
     }
-    .ok_or_else(|| already_borrowed(run.place, std::any::type_name::<H>()))
+    .ok_or_else(|| already_borrowed(place, std::any::type_name::<H>()))
 }
 
 #[cold]

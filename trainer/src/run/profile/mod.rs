@@ -21,7 +21,7 @@ use crate::error::BoxError;
 use crate::moments::tree;
 use crate::phase::Phase;
 pub use crate::run::layers::SpanKind;
-use crate::run::layers::{Call, Layer, Target};
+use crate::run::layers::{Call, Layer, Layers, Target};
 use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorder, Stats, key_of, nanos};
 use crate::run::{Modules, Run, Table};
 
@@ -118,17 +118,17 @@ impl ProfileRow {
 
 impl Profile {
     /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
-    pub(crate) fn of(run: &Run) -> Option<Self> {
-        let recorder = run.layer::<Spans>()?.lock();
+    pub(crate) fn of(layers: &Layers, table: &Table, modules: &Modules) -> Option<Self> {
+        let recorder = layers.get::<Spans>()?.lock();
         let has_begun = !recorder.entry.is_empty();
-        has_begun.then(|| Profile::build(&run.hooks.table, &run.modules, &recorder))
+        has_begun.then(|| Profile::build(table, modules, &recorder))
     }
 
     /// Returns the profile of the running entry point so far, or `None` if the entry point is not
     /// measured. The profile contains no spans for a trace.
-    pub(crate) fn so_far(run: &Run) -> Option<Self> {
-        let recorder = run.layer::<Spans>()?.lock().so_far();
-        Some(Profile::build(&run.hooks.table, &run.modules, &recorder))
+    pub(crate) fn so_far(layers: &Layers, table: &Table, modules: &Modules) -> Option<Self> {
+        let recorder = layers.get::<Spans>()?.lock().so_far();
+        Some(Profile::build(table, modules, &recorder))
     }
 
     fn build(table: &Table, modules: &Modules, recorder: &Recorder) -> Self {
@@ -199,7 +199,7 @@ impl Drop for Open<'_> {
 impl Layer for Spans {
     fn call(&self, call: &mut Call<'_>) -> Result<(), BoxError> {
         if call.target == Target::Entry {
-            self.lock().restart(call.run.place.operation.name);
+            self.lock().restart(call.run.at.place.operation.name);
         }
         let operations = KEYS_BEFORE_MOMENTS + tree::moments().len();
         let key = match (call.target, call.module()) {
@@ -214,7 +214,8 @@ impl Layer for Spans {
         let result = call.run();
         drop(span);
         if call.target == Target::Entry {
-            report::report(call.run, &self.lock());
+            let Run { hooks, modules, reports, .. } = &*call.run;
+            report::report(&hooks.table, modules, reports, &self.lock());
         }
         result
     }
@@ -222,8 +223,8 @@ impl Layer for Spans {
 
 /// Returns the number of calls and the self time, in nanoseconds, of a hook over all phases; `None`
 /// if the run has no profile. `hook` is the index of the hook in the table.
-pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
-    let recorder = run.layer::<Spans>()?.lock();
+pub(crate) fn time_of_hook(layers: &Layers, hook: usize) -> Option<(u64, u64)> {
+    let recorder = layers.get::<Spans>()?.lock();
     let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);
     Some(of_phases.iter().fold((0, 0), |(calls, own), stats| (calls + stats.calls, own + stats.own)))
 }

@@ -3,14 +3,15 @@
 use super::Profile;
 use crate::io::files::create_numbered;
 use crate::io::terminal;
-use crate::run::Run;
 use crate::run::recorder::{Recorder, Report};
+use crate::run::reports::Reports;
+use crate::run::{Modules, Table};
 
 /// Prints or writes the profile of the entry point that has ended, if requested. Does nothing on
 /// ranks other than 0. If the file cannot be written, adds a warning instead of failing the run.
-pub(super) fn report(run: &Run, recorder: &Recorder) {
-    let Some(report) = recorder.settings.report.as_ref().filter(|_| run.rank() == 0) else { return };
-    let profile = Profile::build(&run.hooks.table, &run.modules, recorder);
+pub(super) fn report(table: &Table, modules: &Modules, reports: &Reports, recorder: &Recorder) {
+    let Some(report) = recorder.settings.report.as_ref().filter(|_| reports.rank() == 0) else { return };
+    let profile = Profile::build(table, modules, recorder);
     let (path, text) = match report {
         Report::Table => {
             terminal::eprint_line(profile.to_string().trim_end());
@@ -25,8 +26,8 @@ pub(super) fn report(run: &Run, recorder: &Recorder) {
     });
     match written {
         Ok(file) => {
-            run.reports.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display()));
+            reports.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display()));
         }
-        Err(error) => run.reports.warn(format!("the profile was not written: {error}")),
+        Err(error) => reports.warn(format!("the profile was not written: {error}")),
     }
 }

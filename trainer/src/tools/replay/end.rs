@@ -40,7 +40,7 @@ impl EndOfReplay {
     /// Ends the tape before the checkpoint of the fork, which the recorded run did not write.
     #[hook(in = stages::First)]
     fn before_save_checkpoint(&mut self, cx: &Cx<BeforeSaveCheckpoint>) {
-        tape::read(cx.as_run(), Recorder::end);
+        tape::read(cx.as_run().layers(), Recorder::end);
     }
 }
 

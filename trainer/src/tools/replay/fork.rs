@@ -13,7 +13,7 @@ use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::hooks::IN_RUN_FOLDER;
 use crate::io::files::{Lock, create_folders_below, in_file};
-use crate::run::run_folder::load_run_file;
+use crate::run::run_folder::{Status, load_run_file, write_run_file};
 use crate::training::Trainer;
 use crate::training::run_folder;
 use crate::training::task::Task;
@@ -106,8 +106,10 @@ impl<T: Task> Trainer<T> {
             Some((tape, _)) => Some(compare(path, tape, &records)?),
         };
         if self.is_main() {
-            let origin = Origin { run: path.display().to_string(), batches: batch };
-            run_folder::describe_fork(&self.run, into, origin)?;
+            let mut file = run_folder::describe(&self.run, "fit");
+            file.status = Status::Forked;
+            file.origin = Some(Origin { run: path.display().to_string(), batches: batch });
+            write_run_file(&file, into)?;
         }
         Ok(Replayed { compared, ..replayed })
     }

@@ -122,7 +122,7 @@ impl<T: Task> Trainer<T> {
         self.run.optimizers().require()?;
         begin(&mut self.run, source, end, tape)?;
         let summary = self.fit(train, valid)?;
-        let records = tape::read(&self.run, Recorder::take);
+        let records = tape::read(self.run.layers(), Recorder::take);
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
     }

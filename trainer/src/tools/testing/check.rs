@@ -47,8 +47,8 @@ impl<'a> Check<'a> {
         closure: impl FnMut(&mut Run, Option<Rest<'_>>) -> HookResult + 'a,
     ) -> Self {
         let call = match M::INFO.kind {
-            MomentKind::Operation => Shim::Around(call_around),
-            _ => Shim::Point(call_at),
+            MomentKind::Operation => Shim::Around(|run, slot, rest| call(run, slot, Some(rest))),
+            _ => Shim::Point(|run, slot| call(run, slot, None)),
         };
         Check { moment: M::INFO, row: M::index, place, call, closure: Box::new(closure) }
     }
@@ -143,17 +143,7 @@ pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
     rest.map_or(Ok(()), |rest| pass_on(run, rest))
 }
 
-/// Calls a closure at a point. The dispatch table contains this function for the closure's hook.
-fn call_at(run: &mut Run, slot: u32) -> HookResult {
-    call(run, slot, None)
-}
-
-/// Calls a closure around an operation. The dispatch table contains this function for the closure's
-/// hook.
-fn call_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    call(run, slot, Some(rest))
-}
-
+/// Calls a closure, from the entry of the dispatch table for its hook.
 fn call(run: &mut Run, slot: u32, rest: Option<Rest<'_>>) -> HookResult {
     let value = run.hooks().instances[slot as usize].value.as_ref();
     let CheckHook(id) = *value.and_then(|value| value.downcast_ref()).expect("only `call` reads the value");

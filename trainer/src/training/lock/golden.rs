@@ -241,7 +241,7 @@ fn rehearse<T: Task>(
     let (rehearsal, hooks) = Rehearsal::begin(steps);
     replay::begin(run, None, None, hooks)?;
     entry::enter(run, Phase::Train, lifecycle::Fit::INFO, |run| {
-        if run.rank() > 0 || !run.is_solo() {
+        if run.rank() > 0 || !run.world().is_solo() {
             return Err(Error::usage(
                 "`check_golden` cannot run while several processes train together: run the test in one process",
             ));

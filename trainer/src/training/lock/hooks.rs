@@ -9,12 +9,11 @@ use crate::HookTable;
 use crate::error::{Error, Result};
 use crate::io::files::in_file;
 use crate::io::terminal::one_line;
-use crate::run::Run;
-use crate::run::settings::SettingKind;
+use crate::run::settings::{SettingKind, Settings};
 use crate::training::facts::{self, Audience};
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
-use crate::values::facts::NOT_SET;
+use crate::values::facts::{Facts, NOT_SET};
 use crate::values::paths::public_path;
 
 const FORMAT: Format = Format { name: "lock", title: "# What this program runs" };
@@ -79,7 +78,8 @@ impl<T: Task> Trainer<T> {
                 "`check_lock` compares the settings that the program has set, and a run changes them: call it before `fit`",
             ));
         }
-        let text = Lock::of(&self.run, &self.describe_hooks()).text();
+        let facts = facts::of(&self.run, Audience::Lock);
+        let text = Lock::of(facts, self.run.settings(), &self.describe_hooks()).text();
         if is_update_requested()? {
             FORMAT.write(path, &text)?;
             return Ok(Vec::new());
@@ -143,17 +143,16 @@ impl Locked {
 }
 
 impl Lock {
-    fn of(run: &Run, table: &HookTable) -> Self {
-        let facts = facts::of(run, Audience::Lock);
-        let mut settings = facts.settings;
-        for (hook, of) in facts.hooks {
+    fn of(facts: Facts, settings_of_run: &Settings, table: &HookTable) -> Self {
+        let Facts { mut settings, hooks, .. } = facts;
+        for (hook, of) in hooks {
             // Also replaces the paths of private modules in type arguments.
             let hook = public_path(&hook);
             let own = of.settings.into_iter().map(|(name, value)| (format!("{hook}.{name}"), value));
             settings.extend(own);
         }
         let further =
-            [SettingKind::Length, SettingKind::Other].into_iter().flat_map(|kind| run.settings().of(kind));
+            [SettingKind::Length, SettingKind::Other].into_iter().flat_map(|kind| settings_of_run.of(kind));
         settings.extend(further.map(|(name, value)| (format!(".{name}(…)"), value)));
         settings.retain(|name, value| value != NOT_SET && !name.starts_with(TAPE));
         settings.values_mut().for_each(|value| *value = one_line(value));

@@ -77,7 +77,8 @@ impl Rehearsal {
 
     /// Records a loss under the name of its metric.
     fn add_loss(&mut self, cx: &Cx<AfterLoss>) -> Result<()> {
-        let name = cx.as_run().scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+        let name =
+            cx.as_run().at().scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
         self.losses.push((name.to_owned(), cx.loss().f_double_value(&[])?, cx.weight()));
         Ok(())
     }

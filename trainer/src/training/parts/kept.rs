@@ -1,28 +1,31 @@
 //! The kept state that a run can roll back to. A resumed run needs this state too.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::AnyPart;
 use super::model::VARIABLES;
 use super::optimizers::OptimizerState;
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::STATE;
+use crate::checkpoint::manifest::Values;
+use crate::checkpoint::nested::Nested;
 use crate::checkpoint::{Saved, States};
 use crate::error::Result;
+use crate::model::vars::Vars;
 use crate::optim::Optimizers;
-use crate::run::{KeptState, Run, RunHooks};
+use crate::run::{KeptState, RunHooks};
 
 /// The kept states of the parts with this scope. States that are equal on all ranks are saved once.
-pub(super) struct Kept(pub(super) Scope);
+pub(crate) struct Kept(pub(super) Scope);
 
-/// The content of a kept state besides the states of parts.
+/// The content of a kept state besides the tensors of parts.
 #[derive(Deserialize, Serialize)]
 struct SavedKept {
-    /// The names of the parts. The names of a part's tensors begin with its index in this list.
+    /// The names of the parts, and their values: [`Nested`].
     parts: Vec<String>,
-    values: Vec<BTreeMap<String, String>>,
+    values: Vec<Values>,
     rows: u64,
     epoch: u64,
     batch_idx: u64,
@@ -34,6 +37,69 @@ impl Kept {
             Scope::Run => "kept",
             Scope::Rank => "kept_of_rank",
         }
+    }
+
+    /// Returns the kept states of those `parts` that have the scope. `of_rank` has the variables if
+    /// this is not rank 0, whose buffers differ from those of rank 0: ranks average their buffers
+    /// before a checkpoint, but not before they keep a state.
+    pub(super) fn save(
+        &self,
+        kept: Option<&KeptState>,
+        parts: &[AnyPart],
+        of_rank: Option<&Vars>,
+    ) -> Result<Saved> {
+        let mut saved = Saved::new();
+        let Some(KeptState { states, rows, epoch, batch_idx }) = kept else {
+            saved.set("state", &None::<SavedKept>)?;
+            return Ok(saved);
+        };
+        let mut own: Vec<(String, Saved)> = Vec::new();
+        for part in parts {
+            let name = part.name();
+            let Some(state) = states.get(&*name) else { continue };
+            if part.scope() == self.0 {
+                own.push((name.into_owned(), state.shallow_clone()));
+            } else if self.0 == Scope::Rank
+                && let Some(vars) = of_rank
+                && *name == *VARIABLES
+            {
+                let is_buffer = |name: &str| vars.iter().any(|var| var.name == *name && !var.is_parameter);
+                let mut buffers = state.shallow_clone();
+                buffers.tensors.retain(|name, _| is_buffer(name));
+                own.push((VARIABLES.to_owned(), buffers));
+            }
+        }
+        let Nested { parts, values } = saved.nest(own)?;
+        let state = SavedKept { parts, values, rows: *rows as u64, epoch: *epoch, batch_idx: *batch_idx };
+        saved.set("state", &Some(state))?;
+        Ok(saved)
+    }
+
+    /// Returns a saved state. `kept` has the states of the other scope, if they are loaded already.
+    pub(super) fn load(
+        &self,
+        kept: Option<KeptState>,
+        optimizers: &Optimizers,
+        saved: &Saved,
+    ) -> Result<Option<KeptState>> {
+        let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else { return Ok(None) };
+        // The states of `Scope::Run` are loaded first.
+        let mut states = kept.filter(|_| self.0 == Scope::Rank).map_or_else(States::new, |kept| kept.states);
+        for (part, own) in saved.nested(Nested { parts: state.parts, values: state.values }) {
+            match states.get_mut(&part) {
+                Some(of_main) => of_main.tensors.extend(own.tensors),
+                None => drop(states.insert(part, own)),
+            }
+        }
+        for part in states_of(optimizers).filter(|part| part.is_divided(optimizers)) {
+            if let Some(state) = states.get_mut(&*part.name()) {
+                let tensors = std::mem::take(&mut state.tensors);
+                let own = tensors.into_iter().filter(|(name, _)| part.is_in_share(optimizers, name));
+                state.shares.extend(own);
+            }
+        }
+        let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);
+        Ok(Some(KeptState { states, rows, epoch: state.epoch, batch_idx: state.batch_idx }))
     }
 }
 
@@ -60,46 +126,6 @@ impl Part for Kept {
         false
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let mut saved = Saved::new();
-        let Some(kept) = run.kept() else {
-            saved.set("state", &None::<SavedKept>)?;
-            return Ok(saved);
-        };
-        // In the new run that continues from the end of a replay, hooks that write start afresh.
-        let is_used = |index: usize| !run.is_replay() || !run.hooks().instances[index].writes;
-        let mut own: Vec<(String, Saved)> = Vec::new();
-        for part in super::with_values(run, is_used) {
-            let Some(state) = kept.states.get(&*part.name()) else { continue };
-            if part.scope() == self.0 {
-                own.push((part.name().into_owned(), state.shallow_clone()));
-            } else if self.0 == Scope::Rank && run.rank() > 0 && *part.name() == *VARIABLES {
-                // Ranks average their buffers before a checkpoint, but not before they keep a
-                // state.
-                let is_buffer =
-                    |name: &str| run.vars().iter().any(|var| var.name == *name && !var.is_parameter);
-                let mut buffers = state.shallow_clone();
-                buffers.tensors.retain(|name, _| is_buffer(name));
-                own.push((VARIABLES.to_owned(), buffers));
-            }
-        }
-        for (nth, (_, state)) in own.iter().enumerate() {
-            for (kind, tensors) in [("", &state.tensors), ("average/", &state.averages)] {
-                for (name, tensor) in tensors {
-                    saved.set_tensor(&format!("{nth}/{kind}{name}"), tensor)?;
-                }
-            }
-            for (name, tensor) in &state.shares {
-                saved.shares.insert(format!("{nth}/{name}"), tensor.shallow_clone());
-            }
-        }
-        let (own, values) = own.into_iter().map(|(part, state)| (part, state.values)).unzip();
-        let &KeptState { rows, epoch, batch_idx, .. } = kept;
-        let state = SavedKept { parts: own, values, rows: rows as u64, epoch, batch_idx };
-        saved.set("state", &Some(state))?;
-        Ok(saved)
-    }
-
     fn validate(&self, saved: &Saved) -> Result<()> {
         let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else { return Ok(()) };
         let numbers = [state.rows, state.epoch, state.batch_idx].into_iter().all(is_count);
@@ -117,47 +143,7 @@ impl Part for Kept {
     }
 
     fn is_in_share(&self, optimizers: &Optimizers, name: &str) -> bool {
-        let name = name.split_once('/').map_or(name, |(_, name)| name);
+        let name = Nested::name_of(name);
         states_of(optimizers).all(|part| part.is_in_share(optimizers, name))
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else {
-            *run.kept_mut() = None;
-            return Ok(());
-        };
-        // The states of `Scope::Run` are loaded first.
-        let mut states = match (self.0, run.kept_mut().take()) {
-            (Scope::Rank, Some(kept)) => kept.states,
-            _ => States::new(),
-        };
-        for (nth, (part, values)) in state.parts.into_iter().zip(state.values).enumerate() {
-            let mut own = Saved { values, ..Saved::new() };
-            for (key, tensor) in &saved.tensors {
-                let Some((index, name)) = key.split_once('/') else { continue };
-                if index == nth.to_string() {
-                    match name.strip_prefix("average/") {
-                        Some(name) => own.averages.insert(name.to_owned(), tensor.shallow_clone()),
-                        None => own.tensors.insert(name.to_owned(), tensor.shallow_clone()),
-                    };
-                }
-            }
-            match states.get_mut(&part) {
-                Some(of_main) => of_main.tensors.extend(own.tensors),
-                None => drop(states.insert(part, own)),
-            }
-        }
-        let optimizers = run.optimizers();
-        for part in states_of(optimizers).filter(|part| part.is_divided(optimizers)) {
-            if let Some(state) = states.get_mut(&*part.name()) {
-                let tensors = std::mem::take(&mut state.tensors);
-                state
-                    .shares
-                    .extend(tensors.into_iter().filter(|(name, _)| part.is_in_share(optimizers, name)));
-            }
-        }
-        let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);
-        *run.kept_mut() = Some(KeptState { states, rows, epoch: state.epoch, batch_idx: state.batch_idx });
-        Ok(())
     }
 }

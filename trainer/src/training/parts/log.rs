@@ -3,18 +3,33 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::error::Result;
-use crate::log::LogState;
-use crate::run::Run;
+use crate::log::{Log, LogState};
 
 /// The log, except for the history.
-pub(super) struct Logged;
+pub(crate) struct Logged;
 
 const LOG: &str = "log";
+
+impl Logged {
+    /// Returns the current state.
+    pub(super) fn save(&self, log: &Log) -> Result<Saved> {
+        let (state, tensors) = LogState::of(log)?;
+        let mut saved = saved(&state)?;
+        saved.tensors.extend(tensors);
+        Ok(saved)
+    }
+
+    /// Loads a saved state, whose values move to the device of the run.
+    pub(super) fn load(&self, log: &mut Log, device: Device, saved: &Saved) -> Result<()> {
+        state(saved)?.restore(log, |name| Some(saved.tensors.get(name)?.to_device(device)));
+        Ok(())
+    }
+}
 
 impl Part for Logged {
     fn name(&self) -> Cow<'static, str> {
@@ -25,21 +40,8 @@ impl Part for Logged {
         Scope::Rank
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let (state, tensors) = LogState::of(&run.logs())?;
-        let mut saved = saved(&state)?;
-        saved.tensors.extend(tensors);
-        Ok(saved)
-    }
-
     fn validate(&self, saved: &Saved) -> Result<()> {
         require(LOG, &[("meters", state(saved)?.is_sound(is_count))])
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let device = run.device();
-        state(saved)?.restore(run.logs_mut(), |name| Some(saved.tensors.get(name)?.to_device(device)));
-        Ok(())
     }
 
     /// Rank 0 takes over the running reductions of all ranks, so that each is counted once, and

@@ -12,10 +12,14 @@ mod random;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
+
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{Saved, States};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
+use crate::moments::counters::Counters;
 use crate::optim::Optimizers;
 use crate::run::Run;
 use crate::values::paths::public_path;
@@ -31,46 +35,164 @@ pub(super) use position::predictions;
 use position::{Entries, PendingRequests, Position};
 use random::RandomState;
 
-/// Returns all parts of a run, in the order in which they are loaded.
-pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {
-    with_values(run, |_| true)
+/// A part of the state of a run. What each part reads and changes is in
+/// [`save`](AnyPart::save) and [`load`](AnyPart::load).
+pub(crate) enum AnyPart {
+    Hook(HookState),
+    Variables(Variables),
+    Optimizer(OptimizerState),
+    Gradients(Gradients),
+    Log(Logged),
+    Position(Position),
+    Requests(PendingRequests),
+    Entries(Entries),
+    Kept(Kept),
+    #[cfg(test)]
+    Count(tests::Count),
+    Random(RandomState),
 }
 
-/// Returns the parts of a run. The state of the task or of a hook value is included only if
-/// `is_used` accepts its index.
-pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box<dyn Part>> {
-    let mut parts: Vec<Box<dyn Part>> = Vec::new();
-    for state in HookState::all(&run.hooks().instances) {
-        if is_used(state.index) {
-            parts.push(Box::new(state));
+impl Deref for AnyPart {
+    type Target = dyn Part;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            AnyPart::Hook(part) => part,
+            AnyPart::Variables(part) => part,
+            AnyPart::Optimizer(part) => part,
+            AnyPart::Gradients(part) => part,
+            AnyPart::Log(part) => part,
+            AnyPart::Position(part) => part,
+            AnyPart::Requests(part) => part,
+            AnyPart::Entries(part) => part,
+            AnyPart::Kept(part) => part,
+            #[cfg(test)]
+            AnyPart::Count(part) => part,
+            AnyPart::Random(part) => part,
         }
     }
-    let scope = Scope::of_model(run.ranks());
-    parts.push(Box::new(Variables::new(scope)));
-    for part in run.optimizers().names() {
-        parts.push(Box::new(OptimizerState { part: part.to_owned(), scope }));
+}
+
+impl AnyPart {
+    /// Returns the current state, with tensors that share their storage with the run. If the state
+    /// is divided among the ranks, its tensors are in [`Saved::shares`], and each rank saves its
+    /// own, even if the scope of the part is [`Scope::Run`]. Every rank calls this for every part.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state cannot be saved.
+    fn save(&self, run: &Run) -> Result<Saved> {
+        match self {
+            AnyPart::Hook(part) => part.save(run.hooks(), run.reports()),
+            AnyPart::Variables(part) => part.save(run.vars()),
+            AnyPart::Optimizer(part) => part.save(run.optimizers()),
+            AnyPart::Gradients(part) => part.save(run.vars()),
+            AnyPart::Log(part) => part.save(&run.logs()),
+            AnyPart::Position(part) => part.save(run.progress(), run.fit()),
+            AnyPart::Requests(part) => part.save(run.requests()),
+            AnyPart::Entries(part) => part.save(run.checkpoints()),
+            AnyPart::Kept(part) => {
+                let of_rank = (run.rank() > 0).then(|| run.vars());
+                part.save(run.kept().as_ref(), &of_checkpoint(run), of_rank)
+            }
+            #[cfg(test)]
+            AnyPart::Count(part) => part.save(),
+            AnyPart::Random(part) => part.save(run.ranks().random_before_draw.as_ref(), run.device()),
+        }
     }
-    // Optimizers decide which parameters are frozen, so the gradients follow them.
-    parts.push(Box::new(Gradients));
-    parts.push(Box::new(Logged));
-    parts.push(Box::new(Position));
-    parts.push(Box::new(PendingRequests));
-    parts.push(Box::new(Entries));
-    parts.extend([Scope::Run, Scope::Rank].map(|scope| -> Box<dyn Part> { Box::new(Kept(scope)) }));
+
+    /// Loads a saved state.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state does not match the run, or if libtorch fails.
+    pub(crate) fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let device = run.device();
+        match self {
+            AnyPart::Hook(part) => {
+                let mut value = part.take(run.hooks_mut())?;
+                let loaded = part.load(&mut value, run.hooks(), run.reports(), saved);
+                part.put_back(run.hooks_mut(), value);
+                loaded?;
+            }
+            AnyPart::Variables(part) => part.load(run.vars(), saved)?,
+            AnyPart::Optimizer(part) => part.load(run.optimizers_mut(), saved)?,
+            AnyPart::Gradients(part) => part.load(run.model_mut(), saved)?,
+            AnyPart::Log(part) => part.load(run.logs_mut(), device, saved)?,
+            AnyPart::Position(part) => {
+                let (progress, fit) = part.load(saved)?;
+                // This fit has already been counted.
+                *run.progress_mut() = LoopState { fits_begun: run.progress().fits_begun, ..progress };
+                *run.fit_mut() = fit;
+            }
+            AnyPart::Requests(part) => *run.requests_mut() = part.load(run.world().is_solo(), saved)?,
+            AnyPart::Entries(part) => part.load(run.checkpoints_mut(), saved)?,
+            AnyPart::Kept(part) => {
+                let kept = run.kept_mut().take();
+                *run.kept_mut() = part.load(kept, run.optimizers(), saved)?;
+            }
+            #[cfg(test)]
+            AnyPart::Count(part) => part.load(saved)?,
+            AnyPart::Random(part) => part.load(device, saved)?,
+        }
+        Ok(())
+    }
+
+    /// Restores a state that was kept in the current pass over the training data. Batches that are
+    /// undone count as skipped batches.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state does not match the run, or if libtorch fails.
+    pub(crate) fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
+        let AnyPart::Position(part) = self else { return self.load(run, kept) };
+        let (LoopState { counters, .. }, FitState { window, .. }) = part.load(kept)?;
+        let Counters { epoch, batch_idx, .. } = run.counters();
+        run.progress_mut().counters = Counters { epoch, batch_idx, ..counters };
+        run.fit_mut().window = window;
+        Ok(())
+    }
+}
+
+/// Returns the parts that a checkpoint saves. In the new run that continues from the end of a
+/// replay, hooks that write start afresh.
+pub(crate) fn of_checkpoint(run: &Run) -> Vec<AnyPart> {
+    with_values(run, |index| !run.is_replay() || !run.hooks().instances[index].writes)
+}
+
+/// Returns all parts of a run, in the order in which they are loaded. The state of the task or of a
+/// hook value is included only if `is_used` accepts its index.
+pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<AnyPart> {
+    let hooks = HookState::all(&run.hooks().instances).into_iter();
+    let mut parts: Vec<AnyPart> = hooks.filter(|state| is_used(state.index)).map(AnyPart::Hook).collect();
+    let scope = Scope::of_model(run.ranks());
+    parts.push(AnyPart::Variables(Variables::new(scope)));
+    let optimizers = run.optimizers().names();
+    parts.extend(optimizers.map(|part| AnyPart::Optimizer(OptimizerState { part: part.to_owned(), scope })));
+    parts.extend([
+        // Optimizers decide which parameters are frozen, so the gradients follow them.
+        AnyPart::Gradients(Gradients),
+        AnyPart::Log(Logged),
+        AnyPart::Position(Position),
+        AnyPart::Requests(PendingRequests),
+        AnyPart::Entries(Entries),
+        AnyPart::Kept(Kept(Scope::Run)),
+        AnyPart::Kept(Kept(Scope::Rank)),
+    ]);
     #[cfg(test)]
-    parts.extend(tests::added());
-    parts.push(Box::new(RandomState));
+    parts.extend(tests::added().map(AnyPart::Count));
+    parts.push(AnyPart::Random(RandomState));
     parts
 }
 
 /// Returns the states of parts.
-pub(crate) fn save(run: &Run, parts: &[Box<dyn Part>]) -> Result<States> {
+pub(crate) fn save(run: &Run, parts: &[AnyPart]) -> Result<States> {
     parts.iter().map(|part| Ok((part.name().into_owned(), part.save(run)?))).collect()
 }
 
 /// Reduces the saved states to those that this rank writes: on rank 0, all of them; on any other
 /// rank, the states that differ between ranks and its shares of the divided states.
-pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) -> States {
+pub(crate) fn of_rank(parts: &[AnyPart], rank: u32, mut states: States) -> States {
     if rank == 0 {
         return states;
     }
@@ -100,7 +222,7 @@ pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) ->
 pub(crate) fn select(
     (rank, world): (u32, &World),
     optimizers: &Optimizers,
-    parts: &[Box<dyn Part>],
+    parts: &[AnyPart],
     saved: &mut SavedStates<'_>,
     written_by: u32,
 ) -> Result<States> {
@@ -136,7 +258,7 @@ pub(crate) fn select(
 fn select_own(
     world: &World,
     optimizers: &Optimizers,
-    parts: &[Box<dyn Part>],
+    parts: &[AnyPart],
     saved: &mut SavedStates<'_>,
     states: &mut States,
 ) -> Result<()> {
@@ -190,7 +312,7 @@ fn is_of_model(name: &str) -> bool {
 }
 
 /// Moves the tensors that this rank needs from the shares in `of_rank` into `states`.
-fn take_shares(optimizers: &Optimizers, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
+fn take_shares(optimizers: &Optimizers, parts: &[AnyPart], states: &mut States, of_rank: &mut States) {
     for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
         let name = &*part.name();
         let shares = of_rank.remove(name).map(|saved| saved.shares).unwrap_or_default();
@@ -201,7 +323,7 @@ fn take_shares(optimizers: &Optimizers, parts: &[Box<dyn Part>], states: &mut St
 }
 
 /// Checks the values of the states on their own, without comparing them with the run.
-fn validate(parts: &[Box<dyn Part>], states: &States) -> Result<()> {
+fn validate(parts: &[AnyPart], states: &States) -> Result<()> {
     for part in parts {
         let saved = states.get(&*part.name()).filter(|saved| saved.shares.is_empty());
         saved.map_or(Ok(()), |saved| part.validate(saved))?;

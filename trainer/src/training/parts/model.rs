@@ -12,11 +12,11 @@ use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, weights};
 use crate::error::Result;
 use crate::libtorch::{self, wide};
-use crate::model::vars::Var;
-use crate::run::{Model, Run};
+use crate::model::vars::{Var, Vars};
+use crate::run::Model;
 
 /// The parameters and buffers of the task.
-pub(super) struct Variables {
+pub(crate) struct Variables {
     scope: Scope,
     /// The number of ranks whose variables were added to those of rank 0.
     added: Cell<u32>,
@@ -33,6 +33,23 @@ impl Variables {
 /// The name of the part with the variables.
 pub(in crate::training) const VARIABLES: &str = "variables";
 
+impl Variables {
+    /// Returns the current state.
+    pub(super) fn save(&self, vars: &Vars) -> Result<Saved> {
+        let mut saved = Saved::new();
+        for var in vars.iter() {
+            saved.set_tensor(&var.name, &var.tensor.f_detach()?)?;
+        }
+        Ok(saved)
+    }
+
+    /// Copies a saved state into the variables.
+    pub(super) fn load(&self, vars: &Vars, saved: &Saved) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        vars.iter().try_for_each(|var| saved.copy_into(&var.name, &mut var.tensor.shallow_clone()))
+    }
+}
+
 impl Part for Variables {
     fn name(&self) -> Cow<'static, str> {
         VARIABLES.into()
@@ -46,21 +63,8 @@ impl Part for Variables {
         Some(MODEL)
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let mut saved = Saved::new();
-        for var in run.vars().iter() {
-            saved.set_tensor(&var.name, &var.tensor.f_detach()?)?;
-        }
-        Ok(saved)
-    }
-
     fn check(&self, _fit: &FitState, model: &Model, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
         weights::check_fit(&model.vars, &saved.forms())
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        run.vars().iter().try_for_each(|var| saved.copy_into(&var.name, &mut var.tensor.shallow_clone()))
     }
 
     /// If the number of ranks has changed, ranks that train separately begin with the mean of the
@@ -105,13 +109,48 @@ impl Part for Variables {
 
 /// The choice of variables that get a gradient, and the gradients themselves: those of an open
 /// accumulation window, and those that a hook kept by skipping an optimizer step.
-pub(super) struct Gradients;
+pub(crate) struct Gradients;
 
 const GRADIENTS: &str = "gradients";
 
 /// Whether the variable is a frozen parameter, or a buffer that gets a gradient.
 fn is_switched(var: &Var) -> bool {
     var.tensor.requires_grad() != var.is_parameter
+}
+
+impl Gradients {
+    /// Returns the current state.
+    pub(super) fn save(&self, vars: &Vars) -> Result<Saved> {
+        let switched: Vec<&str> =
+            vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
+        let mut saved = Saved::new();
+        saved.set("switched", &switched)?;
+        for var in vars.iter() {
+            let grad = var.tensor.grad();
+            if grad.defined() {
+                saved.set_tensor(&var.name, &grad)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Loads a saved state.
+    pub(super) fn load(&self, Model { vars, optimizers, .. }: &mut Model, saved: &Saved) -> Result<()> {
+        let switched: Vec<String> = value(GRADIENTS, "switched", saved)?;
+        for var in vars.iter() {
+            if is_switched(var) != switched.contains(&var.name) {
+                let _ = var.tensor.f_set_requires_grad(!var.tensor.requires_grad())?;
+            }
+        }
+        optimizers.zero_all()?;
+        for var in vars.iter() {
+            if let Some(grad) = saved.tensors.get(&var.name) {
+                let grad = grad.f_to_device(var.tensor.device())?.f_to_kind(var.tensor.kind())?;
+                libtorch::set_grad(&var.name, &var.tensor, &grad)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Part for Gradients {
@@ -127,40 +166,8 @@ impl Part for Gradients {
         Some(STATE)
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let vars = run.vars();
-        let switched: Vec<&str> =
-            vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
-        let mut saved = Saved::new();
-        saved.set("switched", &switched)?;
-        for var in vars.iter() {
-            let grad = var.tensor.grad();
-            if grad.defined() {
-                saved.set_tensor(&var.name, &grad)?;
-            }
-        }
-        Ok(saved)
-    }
-
     fn validate(&self, saved: &Saved) -> Result<()> {
         value::<Vec<String>>(GRADIENTS, "switched", saved).map(drop)
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let switched: Vec<String> = value(GRADIENTS, "switched", saved)?;
-        for var in run.vars().iter() {
-            if is_switched(var) != switched.contains(&var.name) {
-                let _ = var.tensor.f_set_requires_grad(!var.tensor.requires_grad())?;
-            }
-        }
-        run.optimizers_mut().zero_all()?;
-        for var in run.vars().iter() {
-            if let Some(grad) = saved.tensors.get(&var.name) {
-                let grad = grad.f_to_device(var.tensor.device())?.f_to_kind(var.tensor.kind())?;
-                libtorch::set_grad(&var.name, &var.tensor, &grad)?;
-            }
-        }
-        Ok(())
     }
 
     /// The gradients of the ranks are averaged, and a missing one counts as 0.

@@ -9,11 +9,11 @@ use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{NamedTensors, Saved};
 use crate::error::{Error, Result, shortened};
 use crate::optim::{Accumulated, Optimizer, Optimizers, ParamGroup};
-use crate::run::{Model, Run};
+use crate::run::Model;
 
 /// The optimizer of a part of the model: its settings, its tensors, its step count, and the
 /// accumulated batch weights.
-pub(super) struct OptimizerState {
+pub(crate) struct OptimizerState {
     /// The name of the part; empty for the whole model.
     pub(super) part: String,
     pub(super) scope: Scope,
@@ -53,21 +53,9 @@ impl OptimizerState {
     }
 }
 
-impl Part for OptimizerState {
-    fn name(&self) -> Cow<'static, str> {
-        if self.part.is_empty() { WHOLE.into() } else { format!("{WHOLE}/{}", self.part).into() }
-    }
-
-    fn scope(&self) -> Scope {
-        self.scope
-    }
-
-    fn file(&self) -> Option<&'static str> {
-        Some(OPTIMIZER)
-    }
-
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let optimizers = run.optimizers();
+impl OptimizerState {
+    /// Returns the current state.
+    pub(super) fn save(&self, optimizers: &Optimizers) -> Result<Saved> {
         let optimizer = self.optimizer(optimizers)?;
         let groups = optimizer.groups();
         let mut saved = Saved::new();
@@ -88,6 +76,49 @@ impl Part for OptimizerState {
             saved.shares = std::mem::take(&mut saved.tensors);
         }
         Ok(saved)
+    }
+
+    /// Loads a saved state: the settings first, because they determine which tensors exist.
+    pub(super) fn load(&self, optimizers: &mut Optimizers, saved: &Saved) -> Result<()> {
+        let name = &*self.name();
+        let optimizer = optimizers.for_part_mut(&self.part)?;
+        let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
+        for (group, settings) in optimizer.groups_mut().iter_mut().zip(settings) {
+            for (name, value) in settings {
+                let own = group.get(&name)?;
+                if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
+                    group.set(&name, value)?;
+                }
+            }
+        }
+        let tensors = saved.tensors.iter().chain(&saved.shares);
+        let tensors = tensors.map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        optimizer.load_state(&tensors.collect::<NamedTensors>())?;
+        let used_lrs = value(name, "used_lrs", saved)?;
+        optimizers.restore(
+            &self.part,
+            used_lrs,
+            value(name, "steps", saved)?,
+            value(name, "accumulated", saved)?,
+        );
+        if value(name, "is_current", saved)? {
+            optimizers.select_if_present(&self.part);
+        }
+        Ok(())
+    }
+}
+
+impl Part for OptimizerState {
+    fn name(&self) -> Cow<'static, str> {
+        if self.part.is_empty() { WHOLE.into() } else { format!("{WHOLE}/{}", self.part).into() }
+    }
+
+    fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(OPTIMIZER)
     }
 
     /// Outside of an entry point, nothing is loaded, so the result does not matter.
@@ -157,35 +188,5 @@ impl Part for OptimizerState {
             "this trainer has {}, but the checkpoint does not: use the same optimizers as when it was written",
             described(&self.part)
         )))
-    }
-
-    /// Loads the settings first, because they determine which tensors exist.
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let name = &*self.name();
-        let optimizers = run.optimizers_mut();
-        let optimizer = optimizers.for_part_mut(&self.part)?;
-        let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
-        for (group, settings) in optimizer.groups_mut().iter_mut().zip(settings) {
-            for (name, value) in settings {
-                let own = group.get(&name)?;
-                if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
-                    group.set(&name, value)?;
-                }
-            }
-        }
-        let tensors = saved.tensors.iter().chain(&saved.shares);
-        let tensors = tensors.map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        optimizer.load_state(&tensors.collect::<NamedTensors>())?;
-        let used_lrs = value(name, "used_lrs", saved)?;
-        optimizers.restore(
-            &self.part,
-            used_lrs,
-            value(name, "steps", saved)?,
-            value(name, "accumulated", saved)?,
-        );
-        if value(name, "is_current", saved)? {
-            optimizers.select_if_present(&self.part);
-        }
-        Ok(())
     }
 }

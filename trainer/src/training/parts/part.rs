@@ -8,9 +8,10 @@ use crate::checkpoint::Saved;
 use crate::checkpoint::progress::FitState;
 use crate::error::{Error, Result};
 use crate::optim::Optimizers;
-use crate::run::{Model, Ranks, Run, RunHooks};
+use crate::run::{Model, Ranks, RunHooks};
 
-/// One part of the state of a run.
+/// One part of the state of a run: how checkpoints name, check and merge it. How it is saved and
+/// loaded is in [`AnyPart`](super::AnyPart).
 pub(crate) trait Part {
     /// Returns the name under which the part is saved.
     fn name(&self) -> Cow<'static, str>;
@@ -25,15 +26,6 @@ pub(crate) trait Part {
     fn file(&self) -> Option<&'static str> {
         None
     }
-
-    /// Returns the current state, with tensors that share their storage with the run. If the state
-    /// is divided among the ranks, its tensors are in [`Saved::shares`], and each rank saves its
-    /// own, even if the scope of the part is [`Scope::Run`]. Every rank calls this for every part.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the state cannot be saved.
-    fn save(&self, run: &Run) -> Result<Saved>;
 
     /// Returns the reason why a run cannot resume exactly from the current state, if there is one.
     fn why_inexact(&self, _fit: &FitState, _model: &Model) -> Option<String> {
@@ -81,23 +73,6 @@ pub(crate) trait Part {
     fn rolls_back(&self, _hooks: &RunHooks) -> bool {
         true
     }
-
-    /// Restores a state that was kept in the current pass over the training data. Defaults to
-    /// [`load`](Part::load).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the state does not match the run, or if libtorch fails.
-    fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
-        self.load(run, kept)
-    }
-
-    /// Loads a saved state.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the state does not match the run, or if libtorch fails.
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()>;
 
     /// Whether the state is divided among the ranks of this run.
     fn is_divided(&self, _optimizers: &Optimizers) -> bool {

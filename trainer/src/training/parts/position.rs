@@ -9,23 +9,31 @@ use crate::checkpoint::progress::{FitState, LoopState};
 use crate::data::is_same;
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
-use crate::run::{Model, Requests, Run, RunHooks, SavedRequests};
+use crate::run::{CheckpointState, Model, Requests, RunHooks, SavedRequests};
 
 /// The counters of the loop, and the position, the start and the accumulation window of the fit.
-pub(super) struct Position;
+pub(crate) struct Position;
 
 const LOOP: &str = "loop";
+
+impl Position {
+    /// Returns the current state.
+    pub(super) fn save(&self, progress: &LoopState, fit: &FitState) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.set("progress", progress)?;
+        saved.set("fit", &fit.with_positions())?;
+        Ok(saved)
+    }
+
+    /// Returns a saved state.
+    pub(super) fn load(&self, saved: &Saved) -> Result<(LoopState, FitState)> {
+        Ok((value(LOOP, "progress", saved)?, value(LOOP, "fit", saved)?))
+    }
+}
 
 impl Part for Position {
     fn name(&self) -> Cow<'static, str> {
         LOOP.into()
-    }
-
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.set("progress", run.progress())?;
-        saved.set("fit", &run.fit().with_positions())?;
-        Ok(saved)
     }
 
     fn why_inexact(&self, fit: &FitState, _model: &Model) -> Option<String> {
@@ -70,30 +78,26 @@ impl Part for Position {
         }
         Ok(())
     }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let progress: LoopState = value(LOOP, "progress", saved)?;
-        // This fit has already been counted.
-        *run.progress_mut() = LoopState { fits_begun: run.progress().fits_begun, ..progress };
-        *run.fit_mut() = value(LOOP, "fit", saved)?;
-        Ok(())
-    }
-
-    /// Batches that are undone count as skipped batches.
-    fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
-        let LoopState { counters, .. } = value(LOOP, "progress", kept)?;
-        let FitState { window, .. } = value(LOOP, "fit", kept)?;
-        let Counters { epoch, batch_idx, .. } = run.counters();
-        run.progress_mut().counters = Counters { epoch, batch_idx, ..counters };
-        run.fit_mut().window = window;
-        Ok(())
-    }
 }
 
 /// The requests of hooks that the loop has not carried out yet.
-pub(super) struct PendingRequests;
+pub(crate) struct PendingRequests;
 
 const REQUESTS: &str = "requests";
+
+impl PendingRequests {
+    /// Returns the current state.
+    pub(super) fn save(&self, requests: &Requests) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.set("value", &requests.saved())?;
+        Ok(saved)
+    }
+
+    /// Returns a saved state. `is_solo` says whether there are no other ranks.
+    pub(super) fn load(&self, is_solo: bool, saved: &Saved) -> Result<Requests> {
+        Ok(Requests::restored(value(REQUESTS, "value", saved)?, is_solo))
+    }
+}
 
 impl Part for PendingRequests {
     fn name(&self) -> Cow<'static, str> {
@@ -104,26 +108,30 @@ impl Part for PendingRequests {
         false
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.set("value", &run.requests().saved())?;
-        Ok(saved)
-    }
-
     fn validate(&self, saved: &Saved) -> Result<()> {
         value::<SavedRequests>(REQUESTS, "value", saved).map(drop)
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        *run.requests_mut() = Requests::restored(value(REQUESTS, "value", saved)?, run.is_solo());
-        Ok(())
     }
 }
 
 /// The entry points that have ended but are not in the history file: calls to `predict`.
-pub(super) struct Entries;
+pub(crate) struct Entries;
 
 const ENTRIES: &str = "entries";
+
+impl Entries {
+    /// Returns the current state.
+    pub(super) fn save(&self, checkpoints: &CheckpointState) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.set("predictions", &checkpoints.predictions)?;
+        Ok(saved)
+    }
+
+    /// Loads a saved state.
+    pub(super) fn load(&self, checkpoints: &mut CheckpointState, saved: &Saved) -> Result<()> {
+        checkpoints.predictions = predictions_in(saved)?;
+        Ok(())
+    }
+}
 
 impl Part for Entries {
     fn name(&self) -> Cow<'static, str> {
@@ -134,19 +142,8 @@ impl Part for Entries {
         false
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.set("predictions", &run.checkpoints().predictions)?;
-        Ok(saved)
-    }
-
     fn validate(&self, saved: &Saved) -> Result<()> {
         require(ENTRIES, &[("predictions", is_count(predictions_in(saved)?))])
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        run.checkpoints_mut().predictions = predictions_in(saved)?;
-        Ok(())
     }
 }
 

@@ -10,10 +10,36 @@ use crate::checkpoint::files::STATE;
 use crate::checkpoint::progress::FitState;
 use crate::error::Result;
 use crate::libtorch;
-use crate::run::{Model, Run};
+use crate::run::Model;
 
 /// The random state of libtorch.
-pub(super) struct RandomState;
+pub(crate) struct RandomState;
+
+impl RandomState {
+    /// Returns the current state, or on the CPU the state `before_draw` of the next batch, which the
+    /// resumed run draws again.
+    pub(super) fn save(&self, before_draw: Option<&Tensor>, device: Device) -> Result<Saved> {
+        let before_draw = before_draw.map(Tensor::shallow_clone);
+        let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
+        let mut saved = Saved::new();
+        saved.set_tensor("cpu", &cpu)?;
+        if let Device::Cuda(_) = device {
+            saved.set_tensor("cuda", &libtorch::random_state(device)?)?;
+        }
+        Ok(saved)
+    }
+
+    /// Loads a saved state.
+    pub(super) fn load(&self, device: Device, saved: &Saved) -> Result<()> {
+        if let Some(state) = saved.tensors.get("cpu") {
+            libtorch::set_random_state(Device::Cpu, state)?;
+        }
+        if let (Device::Cuda(_), Some(state)) = (device, saved.tensors.get("cuda")) {
+            libtorch::set_random_state(device, state)?;
+        }
+        Ok(())
+    }
+}
 
 impl Part for RandomState {
     fn name(&self) -> Cow<'static, str> {
@@ -28,17 +54,6 @@ impl Part for RandomState {
         Some(STATE)
     }
 
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let before_draw = run.ranks().random_before_draw.as_ref().map(Tensor::shallow_clone);
-        let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
-        let mut saved = Saved::new();
-        saved.set_tensor("cpu", &cpu)?;
-        if let Device::Cuda(_) = run.device() {
-            saved.set_tensor("cuda", &libtorch::random_state(run.device())?)?;
-        }
-        Ok(saved)
-    }
-
     fn why_inexact(&self, _fit: &FitState, model: &Model) -> Option<String> {
         let device = model.device;
         let is_saved = matches!(device, Device::Cpu | Device::Cuda(_));
@@ -51,16 +66,6 @@ impl Part for RandomState {
         }
         if matches!(model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
             why.push("the checkpoint does not contain the random state of the GPU".to_owned());
-        }
-        Ok(())
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        if let Some(state) = saved.tensors.get("cpu") {
-            libtorch::set_random_state(Device::Cpu, state)?;
-        }
-        if let (Device::Cuda(_), Some(state)) = (run.device(), saved.tensors.get("cuda")) {
-            libtorch::set_random_state(run.device(), state)?;
         }
         Ok(())
     }

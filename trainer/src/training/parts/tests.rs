@@ -16,14 +16,13 @@ use crate::finders::FindLr;
 use crate::hook::Discover;
 use crate::hooks::Checkpoint;
 use crate::prelude::*;
-use crate::run::Run;
 
 thread_local! {
     /// The number of losses that the task has computed; `None` in the other tests.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-struct Count;
+pub(crate) struct Count;
 
 impl Part for Count {
     fn name(&self) -> Cow<'static, str> {
@@ -33,22 +32,24 @@ impl Part for Count {
     fn scope(&self) -> Scope {
         Scope::Rank
     }
+}
 
-    fn save(&self, _run: &Run) -> Result<Saved> {
+impl Count {
+    pub(super) fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.set("value", &COUNT.get())?;
         Ok(saved)
     }
 
-    fn load(&self, _run: &mut Run, saved: &Saved) -> Result<()> {
+    pub(super) fn load(&self, saved: &Saved) -> Result<()> {
         COUNT.set(value("count", "value", saved)?);
         Ok(())
     }
 }
 
 /// Returns the part; `None` in tests that do not use it.
-pub(super) fn added() -> Option<Box<dyn Part>> {
-    COUNT.get().map(|_| -> Box<dyn Part> { Box::new(Count) })
+pub(super) fn added() -> Option<Count> {
+    COUNT.get().map(|_| Count)
 }
 
 fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {

@@ -6,7 +6,7 @@ use super::recorder::{Key, Recorder};
 use super::settings::Tape;
 use crate::error::{BoxError, Error, Result};
 use crate::run::Run;
-use crate::run::layers::{Call, Layer, Target};
+use crate::run::layers::{Call, Layer, Layers, Target};
 
 /// The layer that records a tape.
 pub(crate) struct Recording(Mutex<Recorder>);
@@ -28,12 +28,12 @@ impl Recording {
 ///
 /// Returns the error in a replay, whose purpose is the tape.
 pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
-    run.layer::<Recording>().map_or(Ok(()), |recording| recording.lock().tolerated(run, body))
+    run.layers().get::<Recording>().map_or(Ok(()), |recording| recording.lock().tolerated(run, body))
 }
 
 /// Calls `body` with the recorder, or returns the default if the run has no tape.
-pub(crate) fn read<R: Default>(run: &Run, body: impl FnOnce(&mut Recorder) -> R) -> R {
-    run.layer::<Recording>().map_or_else(R::default, |recording| body(&mut recording.lock()))
+pub(crate) fn read<R: Default>(layers: &Layers, body: impl FnOnce(&mut Recorder) -> R) -> R {
+    layers.get::<Recording>().map_or_else(R::default, |recording| body(&mut recording.lock()))
 }
 
 impl Recorder {

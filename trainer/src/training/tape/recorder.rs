@@ -113,7 +113,7 @@ impl Recorder {
                 Level::Steps(_) => Vec::new(),
             };
             self.name_new()?;
-            self.go_to(run.phase(), run.progress(), run.loader())?;
+            self.go_to(run.phase(), run.progress(), run.at().loader())?;
             self.write(&Record::Resumed(run.progress().train_batches, restored))?;
         }
         Ok(())
@@ -138,20 +138,9 @@ impl Recorder {
     }
 
     /// Notes that a checkpoint of the current state is about to be written.
-    pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
+    pub(crate) fn saved(&mut self, batches: u64) -> Result<()> {
         if self.is_on && self.is_in_range {
-            self.write(&Record::Saved(run.progress().train_batches))?;
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self, run: &Run) -> Result<()> {
-        self.is_on = true;
-        self.is_in_range = false;
-        self.open.clear();
-        self.last = None;
-        if !std::mem::replace(&mut self.has_begun, true) {
-            self.describe(run)?;
+            self.write(&Record::Saved(batches))?;
         }
         Ok(())
     }
@@ -163,8 +152,15 @@ impl Recorder {
         self.record(run, Key::Start(entry))
     }
 
-    /// Records descriptions of the process and of its hooks.
-    fn describe(&mut self, run: &Run) -> Result<()> {
+    /// Begins to record. At first, records descriptions of the process and of its hooks.
+    fn begin(&mut self, run: &Run) -> Result<()> {
+        self.is_on = true;
+        self.is_in_range = false;
+        self.open.clear();
+        self.last = None;
+        if std::mem::replace(&mut self.has_begun, true) {
+            return Ok(());
+        }
         let world = run.world();
         let facts = run.checkpoints().facts.as_ref();
         let mut settings = facts.map(|facts| facts.settings.clone()).unwrap_or_default();
@@ -325,7 +321,7 @@ impl Recorder {
             self.seen.note(&run.hooks().table, hook, &changed, self.values.names());
         }
         self.name_new()?;
-        self.go_to(run.phase(), run.progress(), run.loader())?;
+        self.go_to(run.phase(), run.progress(), run.at().loader())?;
         let entry = self.entry(run.hooks().table.hooks(), run.modules(), key)?;
         self.write(&Record::Changed(entry, changed))
     }
