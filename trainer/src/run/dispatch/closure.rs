@@ -1,9 +1,9 @@
 //! Closures as hooks, added with `.on`.
 
-use std::any::TypeId;
+use std::any::{TypeId, type_name};
 use std::panic::Location;
 
-use super::shim::{lend, lent_as};
+use super::shim::{already_borrowed, lend, lent_as};
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
 use crate::hook::call::Loop;
@@ -163,8 +163,9 @@ pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> H
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend(run, slot, 0, |closure, _, run| {
-        Ok(lent_as::<F>(closure, run.at.place)?(Cx::from_run(run)).outcome()?)
+    lend(run, slot, 0, |closure, _, run| match lent_as::<F>(closure) {
+        Some(closure) => Ok(closure(Cx::from_run(run)).outcome()?),
+        None => Err(already_borrowed(run.at.place, type_name::<F>())),
     })
 }
 
@@ -174,8 +175,9 @@ pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u3
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
-    lend(run, slot, 0, |closure, _, run| {
-        Ok(lent_as::<F>(closure, run.at.place)?(Cx::from_shared(run)).outcome()?)
+    lend(run, slot, 0, |closure, _, run| match lent_as::<F>(closure) {
+        Some(closure) => Ok(closure(Cx::from_shared(run)).outcome()?),
+        None => Err(already_borrowed(run.at.place, type_name::<F>())),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Calls of user hooks from the dispatch table: the context, the borrow of the value, and the
 //! conversion of the result.
 
-use std::any::{Any, TypeId};
+use std::any::{Any, TypeId, type_name};
 use std::marker::PhantomData;
 
 use super::{Done, Next};
@@ -346,7 +346,10 @@ pub(crate) type Lent<'a> = Option<&'a mut (dyn Any + Send)>;
 
 /// Calls the hook method at index `NTH` in the `#[hook]` block.
 pub fn call_nth<H: Hooks<B>, B, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
-    lend(run, slot, NTH, |value, nth, run| lent_as::<H>(value, run.at.place)?.__call(nth, run))
+    lend(run, slot, NTH, |value, nth, run| match lent_as::<H>(value) {
+        Some(value) => value.__call(nth, run),
+        None => Err(already_borrowed(run.at.place, type_name::<H>())),
+    })
 }
 
 /// Calls the hook method at index `NTH` in the `#[hook]` block, which runs around an operation.
@@ -356,8 +359,10 @@ pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
     rest: Rest<'_>,
 ) -> HookResult {
     let mut loan = Loan::new(run, slot);
-    let value = lent_as::<H>(loan.value.as_deref_mut(), loan.run.at.place);
-    let result = value.and_then(|value| value.__call_around(NTH, loan.run, rest));
+    let result = match lent_as::<H>(loan.value.as_deref_mut()) {
+        Some(value) => value.__call_around(NTH, loan.run, rest),
+        None => Err(already_borrowed(loan.run.at.place, type_name::<H>())),
+    };
     loan.end();
     result
 }
@@ -383,25 +388,15 @@ pub(crate) fn lend(
     result
 }
 
-/// Returns a lent value as the type that it has.
-///
-/// # Errors
-///
-/// Returns an error if another call has borrowed the value.
+/// Returns a lent value as the type that it has; `None` if another call has borrowed the value.
 #[inline]
-pub(crate) fn lent_as<'a, H: 'static>(
-    value: Lent<'a>,
-    place: Place,
-) -> std::result::Result<&'a mut H, BoxError> {
-    match value {
-        Some(value) => value.downcast_mut::<H>(),
-        None => None,
-    }
-    .ok_or_else(|| already_borrowed(place, std::any::type_name::<H>()))
+pub(crate) fn lent_as<H: 'static>(value: Lent<'_>) -> Option<&mut H> {
+    value.and_then(|value| value.downcast_mut())
 }
 
+/// The error of a hook whose value another call has borrowed.
 #[cold]
-fn already_borrowed(place: Place, name: &str) -> BoxError {
+pub(crate) fn already_borrowed(place: Place, name: &str) -> BoxError {
     let is_at_module = std::ptr::eq(place.operation, crate::lifecycle::ModuleForward::INFO);
     let help = if is_at_module {
         "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
