@@ -64,6 +64,7 @@ lint: libtorch
 	  grep -vE '"(crate::Span|super::Subscriber|super::Span::current[(][)])$$' # links in generated code, which rustdoc does not check, without those of `tracing`
 	CARGO_NET_OFFLINE=true $(PYTHON) scripts/packages.py
 	$(PYTHON) scripts/findings.py check
+	$(PYTHON) scripts/structure.py --check
 
 test: lint
 	cargo test --workspace $(FEATURES)

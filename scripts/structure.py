@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints numbers about the structure of the library: the size of `Run`, imports against the layers, cycles, code lines.
 
-    python3 scripts/structure.py [--json] [--list]
+    python3 scripts/structure.py [--json] [--list] [--check]
 
 `--list` also prints what was counted. Tests, comments, the contents of strings and what is only compiled for documentation are
 not read. The rules:
@@ -15,7 +15,8 @@ not read. The rules:
 - The loop: the files in LOOP. Calls that a `fit` passes through: the pairs of a file and of a function in another file that it
   calls, in the functions that can be reached from those of LOOP. A call is `path::name(…)`, or `.name(…)` if one file alone
   defines a function of that name (itself or by the macros of `Run`), and neither the standard library nor a tensor does (FOREIGN).
-- Exceptions: the items that are private to the crate and that files below BUILT_IN import, or call on `cx`, unless they are below BUILT_IN too.
+- Exceptions: the items that are private to the crate and that files below BUILT_IN name by a path, or call on `cx`, unless they
+  are below BUILT_IN too. `--check` compares them with EXCEPTIONS.
 - Places that ask for a world: the patterns in WORLD.
 - Code lines: lines with code, in all packages that a program depends on.
 - An import is a pair of files, one of which uses an item of the other in a path that starts with `crate`, `self` or `super`.
@@ -36,6 +37,13 @@ SOURCE = ROOT / "trainer" / "src"
 PACKAGES = ["trainer/src", "trainer-macros/src", *sorted(f"{path.parent.relative_to(ROOT)}/src" for path in (ROOT / "trainer").glob("*/Cargo.toml"))]
 LOOP = [f"training/{name}.rs" for name in ("fit", "pass", "step", "train_step", "decide", "agreement", "out_of_step")]
 BUILT_IN = ["hooks", "loggers"]
+# The check-up records operators, which only C++ can do, and `TapeFile` writes what the layer of the tape has recorded.
+EXCEPTIONS = {
+    ("Flow", "libtorch/graph.rs"),
+    ("start", "libtorch/graph.rs"),
+    ("requested", "training/tape/settings.rs"),
+    ("tape", "training/tape/entries.rs"),
+}
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
 WORLD = r"world(?:\(\))?\s*\.is_(?:some|none)\(\)|Some\((?:ref )?world\)\s*=|match [^{;]*\bworld\b(?:\(\))?\s*\{"
@@ -450,27 +458,27 @@ def calls_of_a_fit(files, modules):
 def exceptions(files, modules):
     """Returns what the built-in hooks use that is private to the crate."""
     private = re.compile(r"\bpub\((?:crate|super|in [^)]*)\) (?:const )?(?:unsafe )?(?:fn|struct|enum|trait|type|const|static) (\w+)")
-    public = {item for code in files.values() for item in re.findall(r"\bpub (?:const )?(?:unsafe )?(?:fn|struct|enum|trait|type|const|static) (\w+)", code)}
-    hidden = collections.defaultdict(set)
-    methods = set()
+    hidden = {name: set(private.findall(code)) for name, code in files.items()}
+    of_cx = {}
     for name, code in files.items():
-        for item in private.finditer(code):
-            hidden[item.group(1)].add(name)
-            line = code[code.rfind("\n", 0, item.start()) + 1 : item.start()]
-            if line.startswith("    ") and item.group().split()[-2] == "fn":
-                methods.add(item.group(1))
+        for block in re.finditer(r"^impl<[^>{]*> (?:\w+::)*Cx<[^{;]*\{", code, re.MULTILINE):
+            body = code[block.end() : closing(code, block.end() - 1)]
+            of_cx |= {method: name for method in private.findall(body)}
     found = set()
     for name, code in files.items():
         if door(name) not in BUILT_IN:
             continue
-        for path, _, _ in modules.uses[name]:
-            for item in path:
-                target = modules.resolve(path)
-                if target in hidden[item] and door(target) not in BUILT_IN:
-                    found.add((item, target))
-        for item in re.findall(r"\bcx\s*\.(\w+)(?:::<[^()]*?>)?\(", code):
-            if item in methods and item not in public:
-                found.add((item, *sorted(hidden[item])[:1]))
+        used = {alias: path for path, alias, _ in modules.uses[name]}
+        paths = list(used.values())
+        for text in re.findall(r"(?<![\w:])(?:\w+::)+\w+", code):
+            path = text.split("::")
+            path = [*used[path[0]], *path[1:]] if path[0] in used else modules.absolute(name, path)
+            paths += [path] if path else []
+        for path in paths:
+            target = modules.resolve(path)
+            if door(target) not in BUILT_IN:
+                found |= {(item, target) for item in path if item in hidden[target]}
+        found |= {(item, of_cx[item]) for item in re.findall(r"\bcx\s*\.(\w+)(?:::<[^()]*?>)?\(", code) if item in of_cx}
     return sorted(found)
 
 
@@ -551,6 +559,9 @@ def measure():
 
 def main():
     numbers, counted = measure()
+    if "--check" in sys.argv:
+        others = [f"{item} of {name}" for item, name in counted["private items that built-in hooks use"] if (item, name) not in EXCEPTIONS]
+        sys.exit(f"built-in hooks use private items, make these public or do without: {', '.join(others)}" if others else 0)
     if "--json" in sys.argv:
         print(json.dumps({"numbers": numbers, "counted": counted} if "--list" in sys.argv else numbers, indent=2))
         return

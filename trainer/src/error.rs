@@ -5,10 +5,12 @@ use std::collections::TryReserveError;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use trainer_files::Error as FileError;
+pub(crate) use trainer_formats::{quoted, shortened};
 use wildmatch::WildMatch;
 
 use crate::moment::Moment;
@@ -162,9 +164,23 @@ impl Error {
         matches!(self, Error::Cancelled(error) if error.by == CancelledBy::EndOfReplay)
     }
 
-    /// Whether the operating system failed to do what it was asked with a file, rather than
-    /// reporting a path that leads to something else.
-    pub(crate) fn is_fault(&self) -> bool {
+    /// Adds the path of a file to an error.
+    ///
+    /// ```
+    /// use trainer::Error;
+    ///
+    /// let error = Error::in_file("rates.txt".as_ref(), "the line 3 is empty: expected a number");
+    /// assert_eq!(error.to_string(), "rates.txt: the line 3 is empty: expected a number");
+    /// ```
+    #[must_use]
+    pub fn in_file(path: &Path, error: impl Into<BoxError>) -> Self {
+        trainer_files::in_file(path, error).into()
+    }
+
+    /// Whether the operating system failed to do what it was asked with a file, such as to write to
+    /// a full disk, rather than reporting a path that leads to something else.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
         let is_other = |kind| matches!(kind, io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory);
         self.downcast_ref::<io::Error>().is_some_and(|error| !is_other(error.kind()))
     }
@@ -514,9 +530,16 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string if no candidate
-/// is similar enough.
-pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+/// Returns "; did you mean `x`?" for the candidate that is most similar to `name`, or an empty
+/// string if none is similar enough. For the error or the warning of a hook about a name that it
+/// does not know, such as that of a metric.
+///
+/// ```
+/// let similar = trainer::did_you_mean("acuracy", ["accuracy", "loss"]);
+/// assert_eq!(similar, "; did you mean `accuracy`?");
+/// ```
+#[must_use]
+pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
@@ -539,13 +562,13 @@ pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Ite
 }
 
 /// Returns a hint for a pattern that matches no candidate: that case matters, if the pattern would
-/// otherwise match, or else what [`suggestion`] returns.
+/// otherwise match, or else what [`did_you_mean`] returns.
 pub(crate) fn suggestion_for_pattern<'a>(
     pattern: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> String {
     let candidates: Vec<&str> = candidates.into_iter().collect();
-    in_other_case(pattern, candidates.iter().copied()).unwrap_or_else(|| suggestion(pattern, candidates))
+    in_other_case(pattern, candidates.iter().copied()).unwrap_or_else(|| did_you_mean(pattern, candidates))
 }
 
 /// Returns a hint that case matters if the pattern would otherwise match candidates.
@@ -561,26 +584,6 @@ pub(crate) fn in_other_case<'a>(
         count => format!(" and {count} more"),
     };
     Some(format!("; case matters: in another case, the pattern would match `{}`{others}", shortened(first)))
-}
-
-/// Prepares a name for a message, in which it may come from a file: see [`quoted`]. If it is longer
-/// than 80 characters, keeps the first 80 and adds `…`.
-pub(crate) fn shortened(name: &str) -> String {
-    at_most(80, name)
-}
-
-/// Prepares a text from a file for a message: on one line, without characters that affect a
-/// terminal, and with at most 500 characters. Every text that a file contains and a message repeats
-/// passes this function or [`shortened`].
-pub(crate) fn quoted(text: &str) -> String {
-    at_most(500, text)
-}
-
-fn at_most(max: usize, text: &str) -> String {
-    match text.char_indices().nth(max) {
-        None => trainer_formats::one_line(text).into_owned(),
-        Some((end, _)) => format!("{}…", trainer_formats::one_line(&text[..end])),
-    }
 }
 
 /// Returns the message of a panic as `panicked: …`. If tch panicked because of a libtorch error,

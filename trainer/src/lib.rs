@@ -201,20 +201,21 @@ pub use training::{lock, prelude};
 #[doc(no_inline)]
 pub use moments::lifecycle::*;
 
+pub use checkpoint::averages::Averages;
 pub use error::{
     BoxError, BuildError, CancelledBy, CancelledError, Error, FileError, HookError, Location, OperationError,
-    Result,
+    Result, did_you_mean,
 };
 pub use hook::set::HookSet;
 pub use hook::{Discover, HookRow, HookTable, stages};
-pub use hooks::averages::Averages;
-pub use io::terminal::print_line;
-pub use libtorch::{Heap, Leaves, MatmulPrecision};
+pub use io::terminal::{DivertedLines, Line, divert_lines, eprint_line, print_line};
+pub use libtorch::{Autocast, Heap, MatmulPrecision, RandomState, wide};
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
 pub use log::{IntoValue, Reduce, Value};
 pub use model::added::{AddVariables, NewVariables};
 pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
+pub use model::leaves::{Leaf, Leaves};
 pub use model::norms::norms;
 pub use model::vars::{Grads, Var, VarName, Vars};
 pub use moments::counters::Counters;
@@ -224,7 +225,7 @@ pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::layers::{Call, Layer};
-pub use run::run_folder::RunFolder;
+pub use run::run_folder::{RunFile, RunFolder};
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use tools::replay::Replayed;

@@ -17,7 +17,7 @@ mod text;
 
 pub use float::{Float, brief, exact, readable};
 pub use layout::{columns, columns_within, duration, fit, padded, without_path};
-pub use text::{one_line, visible, visible_json};
+pub use text::{one_line, quoted, shortened, visible, visible_json};
 
 /// The code in the README, which must compile.
 #[cfg(doctest)]

@@ -43,6 +43,28 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     visible(&line).into_owned().into()
 }
 
+/// Prepares a name for a message, in which it may come from a file: see [`quoted`]. If it is longer
+/// than 80 characters, keeps the first 80 and adds `…`.
+#[must_use]
+pub fn shortened(name: &str) -> String {
+    at_most(80, name)
+}
+
+/// Prepares a text from a file for a message: [on one line](one_line), and with at most 500
+/// characters. Every text that a file contains and a message repeats passes this function or
+/// [`shortened`].
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    at_most(500, text)
+}
+
+fn at_most(max: usize, text: &str) -> String {
+    match text.char_indices().nth(max) {
+        None => one_line(text).into_owned(),
+        Some((end, _)) => format!("{}…", one_line(&text[..end])),
+    }
+}
+
 /// Escapes the hidden characters of a text except those that `is_kept` accepts.
 fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     let is_escaped = |letter| is_hidden(letter) && !is_kept(letter);

@@ -92,6 +92,7 @@
 //! since the checkpoint. A [`GrowingFile`](crate::loggers::GrowingFile) avoids this: its length is
 //! part of the checkpoint, and on resume everything beyond it is moved to a separate file.
 
+pub(crate) mod averages;
 pub(crate) mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
@@ -126,6 +127,7 @@ pub(crate) use state::Slot;
 pub use state::StateOf;
 pub use state::{Saved, State};
 pub(crate) use states::States;
+pub use tensors::{read_tensors, write_tensors};
 pub use weights::{LoadWeights, Loaded, Mismatch};
 
 /// The checkpoint that a fit resumes from: see

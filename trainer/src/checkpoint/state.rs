@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::tensors::TensorFile;
 use super::text::{check_round_trip, fields_of, from_text, to_text};
-use crate::error::{Error, Result, shortened, suggestion};
+use crate::error::{Error, Result, did_you_mean, shortened};
 use crate::libtorch;
 use crate::values::facts::SettingList;
 
@@ -320,7 +320,7 @@ pub(crate) fn text_of<T: Serialize + ?Sized>(key: &str, value: &T) -> Result<Str
 }
 
 fn none<'a>(what: &str, key: &str, keys: impl Iterator<Item = &'a String>) -> Error {
-    let similar = suggestion(key, keys.map(String::as_str));
+    let similar = did_you_mean(key, keys.map(String::as_str));
     Error::usage(format!("no {what} is saved under `{key}`{similar}"))
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use crate::error::Result;
-use crate::io::files::{Links, Output, in_file, open, read_at, read_start};
+use crate::io::files::{Links, Output, in_file, open, read_at, read_start, replace_file};
 use crate::io::tensor_format::{self, Place, decoded};
 use crate::libtorch;
 
@@ -226,6 +226,37 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
     TensorFile::open(path, digest)?.read_all()
 }
 
+/// Atomically writes tensors to a `safetensors` file. Use this for an export, and
+/// [`State`](super::State) for what a resume needs.
+///
+/// ```
+/// use trainer::checkpoint::{read_tensors, write_tensors};
+/// use trainer::prelude::*;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("means.safetensors");
+/// write_tensors(&path, &[("mean".to_owned(), Tensor::from_slice(&[1.0_f32, 2.0]))])?;
+/// assert_eq!(read_tensors(&path)?["mean"], Tensor::from_slice(&[1.0_f32, 2.0]));
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the values of a tensor cannot be read, if two tensors have the same name, if
+/// the file cannot be written, or if it exists but is not a `safetensors` file.
+pub fn write_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
+    replace_file(path, check_format, |file| write(file, tensors).map(drop))
+}
+
+/// Returns the tensors of a `safetensors` file by name, on the CPU.
+///
+/// # Errors
+///
+/// Returns an error if the file cannot be read or is not a `safetensors` file.
+pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>> {
+    tensor_format::from_bytes(&read(path)?).map_err(|why| in_file(path, why))
+}
+
 /// Reads the bytes of a file of weights whose format is not known yet.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Follow)?;
@@ -233,7 +264,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Returns an error unless a file begins like a `safetensors` file.
-pub(crate) fn check_format(path: &Path) -> Result<()> {
+fn check_format(path: &Path) -> Result<()> {
     let (file, length) = open(path, Links::Refuse)?;
     let start = read_start(path, &file, length.min(9))?;
     let header = start.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));

@@ -11,7 +11,7 @@ use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
-use crate::io::files::{Links, entries, in_file, is_file, name_of, open, replace_file};
+use crate::io::files::{Links, entries, in_file, is_file, name_of, open};
 use crate::io::format::Format;
 use crate::io::tensor_format::Encoded;
 use crate::model::added::Added;
@@ -170,12 +170,6 @@ impl fmt::Display for Loaded {
         self.unexpected.iter().try_for_each(|name| write!(f, "\n- unexpected: `{}`", shortened(name)))?;
         self.mismatched.iter().try_for_each(|mismatch| write!(f, "\n- mismatched: {mismatch}"))
     }
-}
-
-/// Atomically writes variables to a `safetensors` file. An existing file is replaced only if it has
-/// that format.
-pub(crate) fn save(values: &[(String, Tensor)], path: &Path) -> Result<()> {
-    replace_file(path, tensors::check_format, |file| tensors::write(file, values).map(drop))
 }
 
 /// A file of weights. Its tensors are read when they are needed.

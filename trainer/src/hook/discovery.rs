@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::call::Loop;
 use super::definition::{HookDef, Origin};
 use super::instance::Instance;
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 
 /// When a trainer creates the value of a block with `auto`.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +162,7 @@ fn missing(crates: &BTreeSet<Crate>, selection: &Discover, required: &[String], 
 
 /// Lists the linked crates whose names are similar to this name.
 fn similar(name: &str, crates: &BTreeSet<Crate>) -> String {
-    suggestion(&as_crate(name), crates.iter().map(|linked| linked.name))
+    did_you_mean(&as_crate(name), crates.iter().map(|linked| linked.name))
 }
 
 /// Lists the linked versions of a library.

@@ -9,7 +9,7 @@ use super::definition::{Hook, HookDef, Origin, Source};
 use super::discovery::{Automatic, Discover, Linked, discover};
 use super::instance::{Instance, TASK};
 use super::selected::Selected;
-use crate::error::{nearest, suggestion};
+use crate::error::{did_you_mean, nearest};
 use crate::moment::Index;
 use crate::phase::PhaseSet;
 
@@ -291,7 +291,7 @@ fn meant<R>(path: &str, hooks: &[Hook<R>]) -> String {
     if !matched.is_empty() {
         return format!("; did you mean {}?", matched.join(" or "));
     }
-    let similar = suggestion(path, names.iter().map(String::as_str));
+    let similar = did_you_mean(path, names.iter().map(String::as_str));
     if !similar.is_empty() || path.contains("::") {
         return similar;
     }

@@ -1,10 +1,8 @@
 //! Automatic mixed precision.
 
-use tch::Device;
-
 use super::{is_positive, refused, stages};
+use crate::Autocast;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::libtorch::{AutocastGuard, Precision};
 use crate::prelude::own::*;
 
 /// Computes predictions and losses in mixed precision: matrix products and convolutions in bf16 or
@@ -48,11 +46,12 @@ use crate::prelude::own::*;
 /// # Losses on a GPU
 ///
 /// On a CUDA device, autocast rejects `binary_cross_entropy`, although it accepts it on the CPU:
-/// use `binary_cross_entropy_with_logits`, or compute the loss in [`disabled`](Amp::disabled).
+/// use `binary_cross_entropy_with_logits`, or compute the loss while [`Autocast::disable`] holds.
 #[doc(alias("MixedPrecision", "autocast", "GradScaler", "fp16", "bf16"))]
 #[derive(Debug)]
 pub struct Amp {
-    precision: Precision,
+    /// `BFloat16` or `Half`.
+    kind: Kind,
     /// The loss scaler; `None` for bf16.
     scaler: Option<Scaler>,
     /// Whether an optimizer step of the current batch had gradients that were not finite; `None`
@@ -85,7 +84,7 @@ impl Amp {
     /// Computes in bf16, which has the range of `f32` and a precision of 8 bits. Needs no scaler.
     #[must_use]
     pub fn bf16() -> Self {
-        Amp { precision: Precision::Bf16, scaler: None, overflowed: None }
+        Amp { kind: Kind::BFloat16, scaler: None, overflowed: None }
     }
 
     /// Computes in fp16, which has a precision of 11 bits and a small range. Uses a gradient
@@ -93,7 +92,7 @@ impl Amp {
     #[must_use]
     pub fn fp16() -> Self {
         let scaler = Scaler { scale: INIT_SCALE, growth_interval: GROWTH_INTERVAL, growth_tracker: 0 };
-        Amp { precision: Precision::Fp16, scaler: Some(scaler), overflowed: None }
+        Amp { kind: Kind::Half, scaler: Some(scaler), overflowed: None }
     }
 
     /// The initial scale of the loss, above 0. Defaults to 65536. Has no effect on bf16.
@@ -121,24 +120,8 @@ impl Amp {
         self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale)
     }
 
-    /// Runs `compute` without autocast, for a part of a model that needs `f32`. The inputs of that
-    /// part may be bf16 or fp16: convert them with `to_kind(Kind::Float)`.
-    ///
-    /// ```
-    /// # use trainer::hooks::Amp;
-    /// # use trainer::prelude::*;
-    /// # fn forward(features: &Tensor, head: &nn::Linear) -> Tensor {
-    /// Amp::disabled(|| features.to_kind(Kind::Float).apply(head))
-    /// # }
-    /// ```
-    pub fn disabled<R>(compute: impl FnOnce() -> R) -> R {
-        let _cpu = AutocastGuard::disable(false);
-        let _cuda = AutocastGuard::disable(true);
-        compute()
-    }
-
-    fn enabled<P>(&self, cx: &Cx<P>) -> AutocastGuard {
-        AutocastGuard::enable(matches!(cx.device(), Device::Cuda(_)), self.precision)
+    fn enabled<P>(&self, cx: &Cx<P>) -> Result<Autocast> {
+        Autocast::enable(cx.device(), self.kind)
     }
 }
 
@@ -180,19 +163,19 @@ impl Amp {
 
     /// Computes the prediction under autocast.
     fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
-        let _autocast = self.enabled(cx);
+        let _autocast = self.enabled(cx)?;
         next.run(cx)
     }
 
     /// Computes the loss under autocast.
     fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
-        let _autocast = self.enabled(cx);
+        let _autocast = self.enabled(cx)?;
         next.run(cx)
     }
 
     /// Lets a hook compute with the model under autocast.
     fn eval(&mut self, cx: &mut Cx<Eval>, next: Next<Eval>) -> Result<Done> {
-        let _autocast = self.enabled(cx);
+        let _autocast = self.enabled(cx)?;
         next.run(cx)
     }
 
@@ -285,8 +268,9 @@ impl State for Amp {
 #[diagnostic::do_not_recommend]
 impl Settings for Amp {
     fn settings(&self) -> SettingList {
-        let Amp { precision, scaler, overflowed: _ } = self;
-        let list = SettingList::new().with("precision", precision);
+        let Amp { kind, scaler, overflowed: _ } = self;
+        let precision = if *kind == Kind::Half { "Fp16" } else { "Bf16" };
+        let list = SettingList::new().with("precision", format_args!("{precision}"));
         let Some(Scaler { scale, growth_interval, growth_tracker: _ }) = scaler else { return list };
         list.with("init_scale", scale).with("growth_interval", growth_interval)
     }

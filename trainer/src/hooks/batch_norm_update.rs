@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Swa, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::own::*;
-use crate::{TrainerBuilder, Vars, libtorch};
+use crate::{RandomState, TrainerBuilder, Vars};
 
 /// Computes the running statistics of batch norm for the averaged weights of [`Swa`], like
 /// `torch.optim.swa_utils.update_bn`. The builder's
@@ -192,14 +192,7 @@ impl<T: Task> BatchNormUpdate<T> {
         if statistics.is_empty() || cx.hook::<Swa>()?.average().next().is_none() {
             return Ok(());
         }
-        let devices = match cx.device() {
-            Device::Cuda(nth) => vec![Device::Cpu, Device::Cuda(nth)],
-            _ => vec![Device::Cpu],
-        };
-        let random: Vec<_> = devices
-            .into_iter()
-            .map(|device| Ok((device, libtorch::random_state(device)?)))
-            .collect::<Result<_>>()?;
+        let random = RandomState::of(cx.device())?;
         // The statistics are set as averages, so they are restored together with the weights, even
         // after a panic.
         let averages = &mut cx.hook_mut::<Swa>()?.averages;
@@ -208,9 +201,7 @@ impl<T: Task> BatchNormUpdate<T> {
         let batches = self.pass(cx, &mut statistics);
         let averages = &mut cx.hook_mut::<Swa>()?.averages;
         averages.swap_out(&vars)?;
-        for (device, state) in random {
-            libtorch::set_random_state(device, &state)?;
-        }
+        random.restore()?;
         let batches = batches?;
         statistics.iter().for_each(|statistic| averages.set(&statistic.name, &statistic.mean(batches)));
         Ok(())

@@ -12,8 +12,6 @@ use crate::checkpoint::{CheckpointFolder, SettingList, Settings};
 use crate::io::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::own::*;
-use crate::values::amount::fraction_mistake;
-use crate::values::every::ends_interval;
 
 /// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
 /// the number of training batches: `step-00000400`.
@@ -405,14 +403,12 @@ impl Settings for Checkpoint {
     }
 
     fn mistakes(&self) -> Vec<String> {
-        let every = match self.every {
-            Some(Every::Epochs(0) | Every::Steps(0)) => {
-                Some("`.every(…)` of 0 never writes a checkpoint: expected at least 1".to_owned())
+        let every = self.every.and_then(|every| match (every, every.mistake()?) {
+            (Every::Fraction(fraction), mistake) => {
+                Some(format!("`.every(Every::Fraction({fraction:?}))`: {mistake}"))
             }
-            Some(Every::Fraction(fraction)) => fraction_mistake(fraction)
-                .map(|mistake| format!("`.every(Every::Fraction({fraction:?}))`: {mistake}")),
-            _ => None,
-        };
+            (_, mistake) => Some(format!("`.every(…)` of 0 never writes a checkpoint: {mistake}")),
+        });
         let best = self.best.as_ref().map_or(1, |best| best.count);
         let others = refused([
             (
@@ -480,14 +476,7 @@ impl Checkpoint {
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let step = cx.counters();
         self.remove_undone(cx, step.batches_seen.saturating_sub(1))?;
-        let is_due = match self.every {
-            // With gradient accumulation, several batches have the same number of steps.
-            Some(Every::Steps(n)) => step.optimizer_steps / n > self.requested.1 / n,
-            Some(Every::Fraction(fraction)) => {
-                cx.batches().is_some_and(|batches| ends_interval(fraction, batches, step.batch_idx))
-            }
-            _ => false,
-        };
+        let is_due = self.every.is_some_and(|every| every.is_due(self.requested.1, step, cx.batches()));
         let is_requested = cx.take_checkpoint_request();
         if is_requested && self.requeue {
             self.requeue_at = Some(step.batches_seen);
@@ -514,13 +503,7 @@ impl Checkpoint {
     fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
-            Some(Every::Epochs(n)) => (cx.counters().epoch + 1).is_multiple_of(n),
-            // The epoch had fewer batches than announced.
-            Some(Every::Fraction(fraction)) => cx.batches().is_some_and(|batches| {
-                let done = cx.counters().batch_idx;
-                done < batches && !ends_interval(fraction, batches, done)
-            }),
-            Some(Every::Steps(_)) => false,
+            Some(every) => every.is_due_after_epoch(cx.counters(), cx.batches()),
         };
         let before = self.requested.0;
         if is_due {

@@ -2,7 +2,6 @@
 
 use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::error::suggestion_for_pattern;
 use crate::modules::Patterns;
 use crate::prelude::own::*;
 
@@ -140,7 +139,7 @@ impl Freeze {
                         "{}: no parameter of an optimizer matches `{}`{}",
                         event.call(),
                         pattern.text,
-                        suggestion_for_pattern(&pattern.text, names)
+                        pattern.did_you_mean(names)
                     )));
                 }
             }

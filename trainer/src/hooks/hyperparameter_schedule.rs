@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 use crate::optim::ParamGroup;
 use crate::prelude::own::*;
 use crate::values::float::readable;
@@ -405,7 +405,7 @@ impl HyperparameterSchedule {
                 Some(pattern) => format!(
                     "the schedule of `{}` is for the group `{pattern}`, which no optimizer has; the groups are {listed}{}",
                     self.name,
-                    suggestion(pattern, patterns)
+                    did_you_mean(pattern, patterns)
                 ),
                 None => format!(
                     "the schedule of `{}` is for the parameters that are in no group, but every parameter is in a group: remove `.ungrouped()`",

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::{refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::io::files::create_numbered;
-use crate::libtorch::KernelTrace;
 use crate::prelude::own::*;
+use crate::profile::KernelTrace;
 
 /// Records, with libtorch's profiler, every libtorch operator and kernel in a range of training
 /// batches, and writes a trace.

@@ -1,11 +1,10 @@
 //! [`LocalSgd`]: ranks that train independently, and average their weights from time to time.
 
 use super::{DataParallel, Ema, Lookahead, Swa, is_positive, refused, stages};
-use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
-use crate::libtorch::wide;
 use crate::prelude::own::*;
+use crate::{Averages, wide};
 
 /// Lets each of several [processes](crate::distributed) train independently, and averages their
 /// weights after every `n` optimizer steps (Stich, *Local SGD Converges Fast and Communicates

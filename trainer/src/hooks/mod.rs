@@ -3,7 +3,6 @@
 mod activation_checkpointing;
 mod activation_stats;
 mod amp;
-pub(crate) mod averages;
 mod averaging;
 mod batch_norm_update;
 mod checkpoint;
@@ -68,7 +67,6 @@ pub use unit_activity::{DeadUnits, SaturatedUnits};
 
 pub use crate::hook::stages;
 pub use crate::log::Goal;
-pub(crate) use crate::values::facts::refused;
 
 /// Whether a setting is a finite number above 0.
 fn is_positive(number: f64) -> bool {
@@ -78,4 +76,9 @@ fn is_positive(number: f64) -> bool {
 /// Whether a setting is a finite number of at least 0.
 fn is_at_least_0(number: f64) -> bool {
     number.is_finite() && number >= 0.0
+}
+
+/// Returns the messages whose condition is met: the mistakes in some settings.
+fn refused<const N: usize>(cases: [(bool, String); N]) -> Vec<String> {
+    cases.into_iter().filter_map(|(is_invalid, message)| is_invalid.then_some(message)).collect()
 }

@@ -3,7 +3,6 @@
 use super::watched_metric::log_once;
 use super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::libtorch::dense;
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::own::*;
 
@@ -244,8 +243,8 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> Result<Vec<(trainer::VarName, Tensor)>
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && name.is_in(&part));
     own.map(|(name, grad)| {
-        let magnitude = magnitude(&dense(&grad, format_args!("the gradient of `{name}`"))?)?;
-        Ok((name, magnitude))
+        let grad = if grad.is_sparse() { grad.f_to_dense(None, false)? } else { grad };
+        Ok((name, magnitude(&grad)?))
     })
     .collect()
 }

@@ -8,8 +8,9 @@ use std::io::IsTerminal;
 use std::iter;
 use std::time::{Duration, Instant};
 
+use console::Term;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use trainer_formats::columns_within;
+use trainer_formats::{columns_within, one_line};
 use unicode_width::UnicodeWidthStr;
 
 #[cfg(feature = "dashboard")]
@@ -18,11 +19,11 @@ pub use dashboard::Dashboard;
 use super::pace::Pace;
 use super::{monitors, stages};
 use crate::Metrics;
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 use crate::lifecycle::HasMetrics;
 use crate::prelude::own::*;
 use crate::values::float::readable;
-use crate::{io::terminal, print_line};
+use crate::{DivertedLines, divert_lines, print_line};
 
 /// The key under which each checkpoint saves the metrics of the epochs.
 const EPOCHS: &str = "trainer::hooks::Progress";
@@ -60,6 +61,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
+    /// Prints lines above the bar, while it is drawn.
+    diverted: Option<DivertedLines>,
     last_read: Instant,
     /// When the epoch began or, outside of an epoch, when the entry point began.
     began: Instant,
@@ -89,6 +92,7 @@ impl Default for Progress {
         let now = Instant::now();
         Progress {
             bar: ProgressBar::hidden(),
+            diverted: None,
             last_read: now,
             began: now,
             pace: Pace::start(0),
@@ -154,16 +158,15 @@ impl Progress {
         self.bar.set_style(style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
             let _ = write!(text, "{:.0} batches/s", state.per_sec());
         }));
-        self.bar.set_prefix(terminal::one_line(what));
-        terminal::set_bar(Some(self.bar.clone()));
+        self.bar.set_prefix(one_line(what).into_owned());
+        let bar = self.bar.clone();
+        self.diverted = Some(divert_lines(move |line| bar.suspend(|| line.print())));
     }
 
     /// Removes the bar.
     fn clear(&mut self) {
         self.bar.finish_and_clear();
-        if self.in_terminal {
-            terminal::set_bar(None);
-        }
+        self.diverted = None;
     }
 
     /// Whether this phase belongs to an epoch and is summarized on the epoch's line.
@@ -244,7 +247,8 @@ impl Progress {
 
 /// The width of the terminal on standard output. A file or a pipe has no limit.
 fn columns() -> usize {
-    terminal::of_stdout().map_or(usize::MAX, |terminal| terminal.columns)
+    let size = Term::stdout().size_checked();
+    size.map_or(usize::MAX, |(_, columns)| if columns == 0 { 80 } else { columns.into() })
 }
 
 /// Joins parts into lines of at most this width, unless a part is longer itself. Lines after the
@@ -374,7 +378,7 @@ impl Progress {
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
             let text = format!("{}  {}", self.eta(cx), self.values(cx)?);
-            self.bar.set_message(terminal::one_line(text.trim()));
+            self.bar.set_message(one_line(text.trim()).into_owned());
         }
         Ok(())
     }
@@ -387,7 +391,7 @@ impl Progress {
                 let metrics = cx.metrics();
                 let names = metrics.iter();
                 let names = names.map(|(known, _)| known.split_once('/').map_or(known, |(_, name)| name));
-                let similar = suggestion(name, names);
+                let similar = did_you_mean(name, names);
                 cx.warn(format!(
                     "`Progress::show(\"{name}\")` shows nothing, because no such metric was logged{similar}"
                 ));

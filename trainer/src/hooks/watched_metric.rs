@@ -1,6 +1,6 @@
 //! Helpers for hooks that log or watch a metric, and behave the same on all ranks.
 
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 use crate::lifecycle::{CanLog, HasMetrics};
 use crate::prelude::*;
 use crate::values::float::exact;
@@ -81,6 +81,6 @@ fn unknown(metrics: &Metrics, name: &str) -> Error {
         ));
     }
     let listed = metrics.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let similar = suggestion(name, metrics.iter().map(|(name, _)| name));
+    let similar = did_you_mean(name, metrics.iter().map(|(name, _)| name));
     Error::msg(format!("no metric is named `{name}`; the metrics are {listed}{similar}"))
 }

@@ -14,6 +14,6 @@ pub(crate) mod files {
 
     /// Adds the path of a file to an error.
     pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
-        trainer_files::in_file(path, error).into()
+        Error::in_file(path, error)
     }
 }

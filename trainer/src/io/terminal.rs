@@ -4,67 +4,111 @@
 //! If a stream cannot be written to, as with a closed pipe (`… | head`) or a full disk, the run
 //! continues without an error.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{IsTerminal, Write};
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use console::Term;
-use indicatif::ProgressBar;
 use trainer_formats::visible;
 
 use crate::error::discard_panic;
 
-/// The progress bar on the terminal, if one is drawn.
-static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
-
-/// A function that receives the lines printed while a hook uses the whole terminal. Returns whether
-/// it took the line.
-type Sink = Arc<dyn Fn(Stream, &str) -> bool + Send + Sync>;
-
-/// The stream on which a line is printed.
+/// A stream on which a line is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+enum Stream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
-    fn is_terminal(self) -> bool {
-        match self {
+/// A line that the trainer or a hook is about to print: see [`divert_lines`].
+#[derive(Clone, Debug)]
+pub struct Line {
+    stream: Stream,
+    /// A text whose every part is [`visible`] or a style of this crate.
+    text: String,
+}
+
+impl Line {
+    /// The text, which can contain line breaks, and styles for a terminal.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the line is printed on a terminal, rather than into a file or a pipe.
+    #[must_use]
+    pub fn is_on_terminal(&self) -> bool {
+        match self.stream {
             Stream::Stdout => std::io::stdout().is_terminal(),
             Stream::Stderr => std::io::stderr().is_terminal(),
         }
     }
 
-    /// Prints a text whose every part is [`visible`] or a style of this crate.
-    fn print_styled(self, line: &str) {
-        let _ = match self {
-            Stream::Stdout => writeln!(std::io::stdout(), "{line}"),
-            Stream::Stderr => writeln!(std::io::stderr(), "{line}"),
+    /// Prints the line, even while lines are diverted.
+    pub fn print(&self) {
+        let text = &self.text;
+        let _ = match self.stream {
+            Stream::Stdout => writeln!(std::io::stdout(), "{text}"),
+            Stream::Stderr => writeln!(std::io::stderr(), "{text}"),
         };
     }
+}
 
-    fn print(self, line: &str) {
-        self.print_styled(&visible(line));
+/// A function that receives lines.
+type Take = Arc<dyn Fn(Line) + Send + Sync>;
+
+/// The function that receives the lines, if they are diverted.
+static DIVERTED: Mutex<Option<Take>> = Mutex::new(None);
+
+/// Lines are diverted until this is dropped: see [`divert_lines`].
+#[must_use = "lines are diverted until this is dropped"]
+pub struct DivertedLines(Take);
+
+/// Passes each line that [`print_line`], [`eprint_line`] and the trainer print, such as a warning, to
+/// `take` instead of printing it. For a hook that draws on the terminal: a progress bar must be
+/// hidden while the line is [printed](Line::print), and a view that fills the screen shows the line
+/// itself.
+///
+/// The last call counts. `take` is called on the thread that prints.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// let lines = Arc::new(Mutex::new(Vec::new()));
+/// let taken = Arc::clone(&lines);
+/// let diverted = trainer::divert_lines(move |line| taken.lock().unwrap().push(line.text().to_owned()));
+/// trainer::print_line("above the bar");
+/// drop(diverted);
+/// trainer::print_line("on standard output");
+/// assert_eq!(*lines.lock().unwrap(), ["above the bar"]);
+/// ```
+pub fn divert_lines(take: impl Fn(Line) + Send + Sync + 'static) -> DivertedLines {
+    let take: Take = Arc::new(take);
+    *DIVERTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&take));
+    DivertedLines(take)
+}
+
+impl Drop for DivertedLines {
+    fn drop(&mut self) {
+        let mut current = DIVERTED.lock().unwrap_or_else(PoisonError::into_inner);
+        current.take_if(|current| Arc::ptr_eq(current, &self.0));
     }
 }
 
-static SINK: Mutex<Option<Sink>> = Mutex::new(None);
-
-/// Sets the function that receives lines instead of the terminal; `None` restores the terminal. A
-/// stream that is not a terminal still receives its lines.
-#[cfg(feature = "dashboard")]
-pub(crate) fn set_sink(sink: Option<Sink>) {
-    *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+impl fmt::Debug for DivertedLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DivertedLines").finish_non_exhaustive()
+    }
 }
 
-/// Passes a line to the sink, if there is one. Returns `true` if the line must not be printed,
-/// because the sink has taken it and the stream is a terminal.
-fn is_taken(stream: Stream, line: &str) -> bool {
-    let sink = SINK.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(sink) = sink else { return false };
-    sink(stream, line) && stream.is_terminal()
+fn print(stream: Stream, text: String) {
+    let line = Line { stream, text };
+    let take = DIVERTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match take {
+        Some(take) => take(line),
+        None => line.print(),
+    }
 }
 
 /// Prints a line on standard output. If a progress bar is drawn, the line appears above the bar.
@@ -76,15 +120,13 @@ fn is_taken(stream: Stream, line: &str) -> bool {
 /// Control characters except line breaks and tabs are printed as escapes such as `\u{1b}`, as in
 /// everything that the trainer prints, because a text may come from a file or a server.
 pub fn print_line(line: impl Display) {
-    print_styled_line(&visible(&line.to_string()));
+    print(Stream::Stdout, visible(&line.to_string()).into_owned());
 }
 
 /// Prints a text like [`print_line`], with the styles that this crate has put into it. Its other
 /// parts must be [`one_line`] or [`visible`].
-pub(crate) fn print_styled_line(line: &str) {
-    if !is_taken(Stream::Stdout, line) {
-        beside_bar(|| Stream::Stdout.print_styled(line));
-    }
+pub(crate) fn print_styled_line(line: String) {
+    print(Stream::Stdout, line);
 }
 
 /// The terminal to which standard output is connected.
@@ -107,22 +149,9 @@ pub(crate) fn of_stdout() -> Option<Terminal> {
     })
 }
 
-/// Prints a line on standard error. If a progress bar is drawn, the line appears above the bar.
-/// While a dashboard is shown, the line appears in its log.
-pub(crate) fn eprint_line(line: &str) {
-    if is_taken(Stream::Stderr, line) {
-        return;
-    }
-    beside_bar(|| Stream::Stderr.print(line));
-}
-
-/// Prints a line that was only shown in a dashboard. Does nothing if the stream is not a terminal,
-/// because the stream then has the line already.
-#[cfg(feature = "dashboard")]
-pub(crate) fn print_shown(stream: Stream, line: &str) {
-    if stream.is_terminal() {
-        stream.print(line);
-    }
+/// Prints a line on standard error, like [`print_line`] on standard output.
+pub fn eprint_line(line: impl Display) {
+    print(Stream::Stderr, visible(&line.to_string()).into_owned());
 }
 
 /// Prints a line on standard error in a way that libtest captures. For tests, which draw no bar.
@@ -132,20 +161,6 @@ pub(crate) fn eprint_captured(line: &str) {
     if let Err(payload) = printed {
         discard_panic(payload);
     }
-}
-
-/// Hides the bar while `print` runs.
-fn beside_bar(print: impl FnOnce()) {
-    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    match bar {
-        Some(bar) => bar.suspend(print),
-        None => print(),
-    }
-}
-
-/// Sets the bar above which lines are printed.
-pub(crate) fn set_bar(bar: Option<ProgressBar>) {
-    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
 /// Returns a text on one line that cannot affect the output around it.

@@ -216,9 +216,11 @@ pub(crate) fn check_available(device: Device) -> Result<(), String> {
     }
 }
 
-/// Returns the PCI bus ID of a CUDA device, such as `0000:18:00.0`. Returns `None` if the CUDA
-/// runtime is not loaded or has no such device.
-pub(crate) fn bus_id(nth: usize) -> Option<String> {
+/// Returns the PCI bus ID of a CUDA device, such as `0000:18:00.0`, by which NVML and `nvidia-smi`
+/// identify it: they number all GPUs of the machine, and not only those that the process sees.
+/// Returns `None` if the CUDA runtime is not loaded or has no such device.
+#[must_use]
+pub fn bus_id(nth: usize) -> Option<String> {
     let mut text = [0_u8; 32];
     let nth = i64::try_from(nth).ok()?;
     let size = c_int::try_from(text.len()).ok()?;

@@ -12,25 +12,16 @@ use trainer_sys::{
 use super::{outcome, text_of};
 use crate::error::Result;
 
-/// The tensors that a backward pass would compute gradients of.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Leaves {
-    /// The tensors, each once.
-    pub tensors: Vec<Tensor>,
-    /// Whether the graph contains gradients, as that of a gradient penalty does.
-    pub contain_gradients: bool,
-}
-
-/// Returns the leaves of the graph of `of` that require gradients.
-pub(crate) fn leaves(of: &Tensor) -> Result<Leaves> {
+/// Returns the leaves of the graph of `of` that require gradients, each once, and whether the graph
+/// contains gradients.
+pub(crate) fn leaves(of: &Tensor) -> Result<(Vec<Tensor>, bool)> {
     let mut tensors = Vec::new();
-    let mut contain_gradients = false;
+    let mut contains_gradients = false;
     let with = std::ptr::from_mut::<Vec<Tensor>>(&mut tensors).cast::<c_void>();
     // SAFETY: the handle is alive. The shim calls `push` with `with`, which is valid until the call
     // returns, and writes one `bool`.
-    outcome(unsafe { trainer_leaves(of.as_ptr(), push, with, &raw mut contain_gradients) })?;
-    Ok(Leaves { tensors, contain_gradients })
+    outcome(unsafe { trainer_leaves(of.as_ptr(), push, with, &raw mut contains_gradients) })?;
+    Ok((tensors, contains_gradients))
 }
 
 /// # Safety

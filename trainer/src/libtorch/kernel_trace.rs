@@ -14,20 +14,38 @@ use crate::error::{Error, Result};
 /// Whether a [`KernelTrace`] exists. libtorch has only one collector for the whole process.
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 
-/// A recording of the operators that this thread calls and, on a GPU, of their kernels. Dropping it
-/// discards the recording.
+/// A recording of the operators that this thread calls and, on a GPU, of their kernels, by
+/// libtorch's profiler. Dropping it discards the recording.
+///
+/// Use [`KernelProfiler`](crate::hooks::KernelProfiler) to record a range of batches, and this type
+/// to record something else, such as one operation or a part of a program.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::profile::KernelTrace;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("product.json");
+/// let trace = KernelTrace::start(Device::Cpu, true)?;
+/// let matrix = Tensor::randn([64, 64], (Kind::Float, Device::Cpu));
+/// let product = matrix.matmul(&matrix);
+/// trace.save(&path)?; // open it in chrome://tracing or ui.perfetto.dev
+/// # assert!(std::fs::read_to_string(&path)?.contains("aten::matmul"));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct KernelTrace {
+pub struct KernelTrace {
     is_recording: bool,
 }
 
 impl KernelTrace {
-    /// Starts a recording.
+    /// Starts a recording. On a CUDA `device`, it includes the kernels. `shapes` says whether it
+    /// includes the shapes of the operators' inputs.
     ///
     /// # Errors
     ///
     /// Returns an error if another recording is active, or if libtorch cannot start its profiler.
-    pub(crate) fn start(device: Device, shapes: bool) -> Result<Self> {
+    pub fn start(device: Device, shapes: bool) -> Result<Self> {
         // SAFETY: the shim only reads thread-local state of libtorch.
         let is_enabled = || unsafe { trainer_profiler_enabled() };
         if IS_RECORDING.swap(true, Ordering::AcqRel) {
@@ -50,7 +68,7 @@ impl KernelTrace {
     ///
     /// Returns an error if the path is not valid UTF-8, if libtorch cannot write the file, or if
     /// the recording began on another thread.
-    pub(crate) fn save(mut self, path: &Path) -> Result<()> {
+    pub fn save(mut self, path: &Path) -> Result<()> {
         let text = path.to_str().and_then(|path| CString::new(path).ok());
         let text = text.ok_or_else(|| {
             Error::usage(format!("libtorch cannot write to `{}`: expected a path in UTF-8", path.display()))

@@ -40,7 +40,7 @@ mod tensors;
 mod waits;
 mod warnings;
 
-pub(crate) use autocast::{AutocastGuard, Precision};
+pub use autocast::Autocast;
 pub(crate) use batch_norm::{SingleValue, Statistics, StatisticsGuard};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
 pub(crate) use event::{Event, enter_stream, record_stream, upload};
@@ -49,11 +49,10 @@ pub(crate) use grad_hook::on_grad;
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
 };
-pub use graph::Leaves;
-pub(crate) use graph::{Flow, Uses, changes, leaves};
+pub(crate) use graph::{Flow, changes, leaves};
 pub use heap::Heap;
 pub(crate) use heap::HeapGuard;
-pub(crate) use kernel_trace::KernelTrace;
+pub use kernel_trace::KernelTrace;
 pub(crate) use linear_cross_entropy::{HeadLoss, linear_cross_entropy};
 pub use modes::MatmulPrecision;
 pub(crate) use modes::{GradMode, GradModeGuard, ModeRequest, Modes};
@@ -63,12 +62,14 @@ pub(crate) use one_thread::stays_on_its_thread;
 pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
 };
+pub use random::RandomState;
 pub(crate) use random::{DrawWatch, random_state, set_random_state};
 pub(crate) use readable::{Form, bytes, check_readable, copied, dense, describe, form, on_host};
 pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
-pub(crate) use tensors::{Parameters, TensorList, lerp, wide, wide_kind};
+pub use tensors::wide;
+pub(crate) use tensors::{Parameters, TensorList, lerp, wide_kind};
 #[cfg(test)]
 pub(crate) use waits::imitate_wait;
 pub(crate) use waits::{count_waits, waits};

@@ -36,6 +36,47 @@ pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
     outcome(unsafe { trainer_set_random_state(cuda(device), copy.as_ptr()) })
 }
 
+/// The state of libtorch's random number generators, of the CPU and of one device.
+///
+/// A hook that draws random numbers from libtorch changes those that dropout draws next. If it
+/// keeps the state and restores it afterwards, training stays the same.
+///
+/// ```
+/// use trainer::RandomState;
+/// use trainer::prelude::*;
+///
+/// let before = RandomState::of(Device::Cpu)?;
+/// let one = Tensor::rand([3], (Kind::Float, Device::Cpu));
+/// before.restore()?;
+/// assert_eq!(Tensor::rand([3], (Kind::Float, Device::Cpu)), one);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct RandomState(Vec<(Device, Tensor)>);
+
+impl RandomState {
+    /// Copies the state of the generator of the CPU and, if `device` is a CUDA device, of that of
+    /// the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn of(device: Device) -> Result<Self> {
+        let others = Some(device).filter(|device| matches!(device, Device::Cuda(_)));
+        let states = std::iter::once(Device::Cpu).chain(others);
+        states.map(|device| Ok((device, random_state(device)?))).collect::<Result<_>>().map(RandomState)
+    }
+
+    /// Sets the generators to this state.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn restore(&self) -> Result<()> {
+        self.0.iter().try_for_each(|(device, state)| set_random_state(*device, state))
+    }
+}
+
 /// Detects whether this thread calls an operator that draws random numbers from libtorch, on any
 /// device. Other threads may draw at the same time, so comparing the states of a generator would
 /// not suffice. A thread can have only one watch at a time.

@@ -99,7 +99,18 @@ pub(crate) fn wide_kind(kind: Kind) -> Kind {
     if matches!(kind, Kind::Half | Kind::BFloat16) { Kind::Float } else { kind }
 }
 
-/// Converts a tensor to its [`wide_kind`]; returns one of another dtype as it is.
-pub(crate) fn wide(tensor: &Tensor) -> Tensor {
+/// Converts a half-precision tensor to `f32`, in which its sums, averages and states are kept: in
+/// `bf16`, a term is lost as soon as the sum is 256 times as large. Returns a tensor of another
+/// dtype as it is.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let half = Tensor::ones([2], (Kind::BFloat16, Device::Cpu));
+/// assert_eq!(trainer::wide(&half).kind(), Kind::Float);
+/// assert_eq!(trainer::wide(&half.to_kind(Kind::Double)).kind(), Kind::Double);
+/// ```
+#[must_use]
+pub fn wide(tensor: &Tensor) -> Tensor {
     tensor.to_kind(wide_kind(tensor.kind()))
 }

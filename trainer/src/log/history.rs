@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 pub use trainer_formats::run::Goal;
 
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 use crate::moments::counters::Counters;
 use crate::values::float::readable;
 
@@ -213,7 +213,7 @@ impl Index<&str> for History {
 
     fn index(&self, name: &str) -> &[f64] {
         self.column(name).unwrap_or_else(|| {
-            let similar = suggestion(name, self.columns().map(|(own, _)| own));
+            let similar = did_you_mean(name, self.columns().map(|(own, _)| own));
             panic!("the history has no column `{name}`{similar}")
         })
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Saved, State};
 use crate::io::files::{
-    Links, Output, create_folders, create_folders_below, folder_of, free_name, in_file, metadata, move_aside,
-    name_of, open, open_or_create, read_start, remove_files_left_unfinished, replace_file,
+    Links, Output, create_folders, create_folders_below, folder_of, free_name, metadata, move_aside, name_of,
+    open, open_or_create, read_start, remove_files_left_unfinished, replace_file,
 };
 use crate::prelude::*;
 
@@ -219,7 +219,7 @@ impl GrowingFile {
             Ok((_, length)) if is_new && length > 0 => {
                 let text = "this file contains data of an earlier run: resume that run with `.resume(Resume::Auto)`, or \
                             choose another path";
-                return Err(Error::fatal(in_file(&self.path, text)));
+                return Err(Error::fatal(Error::in_file(&self.path, text)));
             }
             Ok((file, _)) if is_new => self.file = Some(file),
             Ok(_) => {}
@@ -265,7 +265,7 @@ impl GrowingFile {
         }
         if let Err(error) = self.pending.try_reserve(bytes.len()) {
             self.lost += bytes.len() as u64;
-            return self.failed(cx, in_file(&self.path, error));
+            return self.failed(cx, Error::in_file(&self.path, error));
         }
         self.pending.extend_from_slice(bytes);
         self.write_or_warn(cx)
@@ -292,7 +292,9 @@ impl GrowingFile {
                 cx.warn(not_synced(&error.into()));
                 return Ok(());
             }
-            Ok(()) => in_file(&self.path, "some rows were dropped while the file could not be written"),
+            Ok(()) => {
+                Error::in_file(&self.path, "some rows were dropped while the file could not be written")
+            }
             Err(error) => error,
         };
         if self.is_strict {
@@ -368,7 +370,7 @@ impl GrowingFile {
                 "the file has {length} bytes, but this hook has written {position}: another hook or program writes this \
                  file; give each its own"
             );
-            return Err(in_file(&self.path, text));
+            return Err(Error::in_file(&self.path, text));
         }
         let written = file.write_at(position, &self.pending);
         self.is_torn = written.is_err();
@@ -383,7 +385,7 @@ impl GrowingFile {
     fn check_in_place(&self) -> Result<()> {
         match &self.file {
             Some(file) if !file.is_in_place() => {
-                Err(in_file(&self.path, "the file was removed or replaced during the run: restore it"))
+                Err(Error::in_file(&self.path, "the file was removed or replaced during the run: restore it"))
             }
             _ => Ok(()),
         }
@@ -452,7 +454,7 @@ impl GrowingFile {
                  checkpoint",
                 self.since()
             );
-            return Err(in_file(&self.path, text));
+            return Err(Error::in_file(&self.path, text));
         }
         Ok(())
     }
@@ -462,7 +464,7 @@ impl GrowingFile {
             "the file has {length} bytes, but had {position} when the {}: restore it, or resume from an earlier checkpoint",
             self.since()
         );
-        in_file(&self.path, text)
+        Error::in_file(&self.path, text)
     }
 
     /// Describes when the file had the content that the run expects.
@@ -488,15 +490,15 @@ fn not_synced(error: &Error) -> String {
 
 /// Returns the CRC-32C of the first `length` bytes of a file.
 fn crc_of(path: &Path, mut reader: &File, length: u64) -> Result<u32> {
-    reader.seek(SeekFrom::Start(0)).map_err(|error| in_file(path, error))?;
+    reader.seek(SeekFrom::Start(0)).map_err(|error| Error::in_file(path, error))?;
     let mut crc = 0;
     let mut left = length;
     let mut buffer = vec![0; 1 << 16];
     while left > 0 {
         let room = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let read = reader.read(&mut buffer[..room]).map_err(|error| in_file(path, error))?;
+        let read = reader.read(&mut buffer[..room]).map_err(|error| Error::in_file(path, error))?;
         if read == 0 {
-            return Err(in_file(path, "the file became shorter while it was read: try again"));
+            return Err(Error::in_file(path, "the file became shorter while it was read: try again"));
         }
         crc = crc32c::crc32c_append(crc, &buffer[..read]);
         left -= read as u64;
@@ -528,9 +530,9 @@ fn remove_left_unfinished(path: &Path) -> Result<()> {
 fn move_tail(file: &Output, position: u64) -> Result<()> {
     let path = file.path();
     let mut reader = file.file();
-    reader.seek(SeekFrom::Start(position)).map_err(|error| in_file(path, error))?;
+    reader.seek(SeekFrom::Start(position)).map_err(|error| Error::in_file(path, error))?;
     let mut tail = Vec::new();
-    reader.read_to_end(&mut tail).map_err(|error| in_file(path, error))?;
+    reader.read_to_end(&mut tail).map_err(|error| Error::in_file(path, error))?;
     let (free, newest) = free_name(path, before_resume)?;
     if newest.is_none_or(|newest| !has_content(&newest, &tail)) {
         replace_file(&free, |_| Ok(()), |aside| aside.write(&tail))?;

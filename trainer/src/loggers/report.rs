@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use trainer_formats::report::{REPORT_FILE, base64, is_report};
-use trainer_formats::run::{REPORT_RECORDS_FILE, Run};
+use trainer_formats::run::{REPORT_RECORDS_FILE, Run, Status};
 
 use super::{GrowingFile, json_lines, stages};
 use crate::Record;
-use crate::io::files::{Links, in_file, metadata, open, read_start, replace_file};
+use crate::io::files::{Links, metadata, open, read_start, replace_file};
 use crate::prelude::own::*;
-use crate::training::run_folder::{Ended, describe_end};
 
 /// Writes `report.html` in the [run folder](crate::TrainerBuilder::run_folder) when an entry point
 /// ends, even with an error or a cancellation.
@@ -41,8 +40,8 @@ use crate::training::run_folder::{Ended, describe_end};
 #[derive(Debug)]
 pub struct Report {
     records: GrowingFile,
-    /// The error or cancellation that ended the entry point, if any.
-    ended: Option<Ended>,
+    /// How an error or a cancellation has ended the entry point: the status and the message.
+    ended: Option<(Status, Option<String>)>,
 }
 
 impl Default for Report {
@@ -76,7 +75,10 @@ impl Report {
     /// Writes the report that the run would have if it ended now.
     fn write<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(folder) = cx.run_folder() else { return Ok(()) };
-        let Some(file) = describe_end(cx.as_run(), self.ended.take()) else { return Ok(()) };
+        let Some(mut file) = cx.run_file() else { return Ok(()) };
+        if let Some((status, error)) = self.ended.take() {
+            (file.status, file.error) = (status, error);
+        }
         let mut report = trainer_formats::report::Report::new();
         report.add(&Run::with_file(folder, file));
         let html = report.html(std::time::SystemTime::now());
@@ -90,7 +92,7 @@ fn check_is_report(path: &Path) -> Result<()> {
     if is_report(&read_start(path, &file, length.min(256))?) {
         return Ok(());
     }
-    Err(in_file(path, "this is not a report of the trainer, so it is not replaced: move it elsewhere"))
+    Err(Error::in_file(path, "this is not a report of the trainer, so it is not replaced: move it elsewhere"))
 }
 
 #[hook(in = stages::Last, state = self.records, writes, may_fail)]
@@ -123,12 +125,12 @@ impl Report {
 
     /// Notes the error.
     fn after_error(&mut self, cx: &Cx<Main<AfterError>>) {
-        self.ended = Ended::of(cx.as_run().occasion());
+        self.ended = cx.run_file().map(|file| (file.status, file.error));
     }
 
     /// Notes the cancellation.
     fn after_cancel(&mut self, cx: &Cx<Main<AfterCancel>>) {
-        self.ended = Ended::of(cx.as_run().occasion());
+        self.ended = cx.run_file().map(|file| (file.status, file.error));
     }
 
     /// Writes the report.

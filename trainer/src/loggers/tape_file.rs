@@ -5,7 +5,6 @@ use trainer_formats::tape::{MAGIC, file_name};
 use super::{GrowingFile, stages};
 use crate::checkpoint::{Saved, State};
 use crate::prelude::own::*;
-use crate::training::tape::{self, Recorder};
 use crate::{Tape, TrainerBuilder};
 
 /// The number of bytes that are buffered before they are written.
@@ -35,7 +34,7 @@ impl TapeFile {
     /// Writes the records that the trainer has collected.
     fn flush<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let records = tape::read(cx.as_run().layers(), Recorder::take);
+        let records = cx.tape().take();
         if records.is_empty() {
             return Ok(());
         }
@@ -65,20 +64,19 @@ impl TapeFile {
             self.file = None; // the records stay in memory
         } else if self.file.is_none() {
             self.rank = cx.rank();
-            let path = tape::read(cx.as_run().layers(), |recorder| recorder.settings().path.clone());
-            self.file =
-                Some(path.map_or_else(|| GrowingFile::in_run_folder(file_name(cx.rank())), GrowingFile::at));
+            let in_folder = || GrowingFile::in_run_folder(file_name(cx.rank()));
+            self.file = Some(cx.tape().path().map_or_else(in_folder, GrowingFile::at));
         }
         if let Some(file) = &mut self.file {
             file.begin(cx)?;
         }
-        if cx.phase() == Phase::Train { Ok(()) } else { tape::with(cx.as_run(), Recorder::start) }
+        if cx.phase() == Phase::Train { Ok(()) } else { cx.tape().start() }
     }
 
     /// Begins to record a new fit, after the hooks that prepare it.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.ended_at = None;
-        tape::with(cx.as_run(), Recorder::start)
+        cx.tape().start()
     }
 
     /// Moves the records written since the checkpoint to a separate file, and records the restored
@@ -87,22 +85,18 @@ impl TapeFile {
         if let Some(file) = &mut self.file {
             file.continue_after_resume(cx)?;
         }
-        tape::with(cx.as_run(), Recorder::resume)
+        cx.tape().resume()
     }
 
     /// Records the state, and writes the records.
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
-        tape::with(cx.as_run(), |recorder, run| recorder.interval(run, false))?;
-        if tape::read(cx.as_run().layers(), |recorder| recorder.pending()) > BUFFERED {
-            self.flush(cx)
-        } else {
-            Ok(())
-        }
+        cx.tape().record_interval(false)?;
+        if cx.tape().pending() > BUFFERED { self.flush(cx) } else { Ok(()) }
     }
 
     /// Writes the records that belong to a checkpoint.
     fn before_save_checkpoint(&mut self, cx: &Cx<BeforeSaveCheckpoint>) -> Result<()> {
-        tape::with(cx.as_run(), |recorder, run| recorder.saved(run.progress().train_batches))?;
+        cx.tape().note_checkpoint()?;
         self.flush(cx)
     }
 
@@ -112,17 +106,13 @@ impl TapeFile {
         if std::mem::replace(&mut self.ended_at, now) == now {
             Ok(())
         } else {
-            tape::with(cx.as_run(), |recorder, run| recorder.interval(run, true))
+            cx.tape().record_interval(true)
         }
     }
 
     /// Writes the remaining records, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
-        let conflicts = tape::read(cx.as_run().layers(), |recorder| {
-            recorder.end();
-            recorder.conflicts(&cx.as_run().hooks().table)
-        });
-        conflicts.into_iter().for_each(|warning| cx.warn(warning));
+        cx.tape().end().into_iter().for_each(|warning| cx.warn(warning));
         self.flush(cx)?;
         self.file.as_mut().map_or(Ok(()), |file| file.finish(cx))
     }

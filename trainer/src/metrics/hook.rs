@@ -12,7 +12,6 @@ use crate::hook::stages;
 use crate::lifecycle::CanLog;
 use crate::prelude::own::*;
 use crate::run::dispatch::added::IntoHook;
-use crate::values::facts::refused;
 
 /// A function that returns the prediction and the target of a batch, or `None` to skip the batch.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
@@ -502,7 +501,7 @@ impl<M: Metric> Settings for MetricHook<M> {
         let is_invalid = |name: &String| name.is_empty() || name.contains(['/', '@']) || name.trim() != name;
         let invalid = names.iter().find(|name| is_invalid(name));
         let twice = names.iter().enumerate().find(|(nth, name)| names[..*nth].contains(name));
-        let own = refused([
+        let own = [
             (
                 invalid.is_some(),
                 format!(
@@ -523,8 +522,8 @@ impl<M: Metric> Settings for MetricHook<M> {
                 self.metric.needs_groups() && self.groups.is_none(),
                 "it needs the group of each sample: call `.groups(|batch: &MyBatch| …)`".to_owned(),
             ),
-        ]);
-        let own = own.iter().map(|text| self.error(text));
+        ];
+        let own = own.iter().filter(|(is_mistake, _)| *is_mistake).map(|(_, text)| self.error(text));
         of_metric.into_iter().chain(own).map(|error| error.to_string()).collect()
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use tch::{Device, Tensor, nn};
 
 use crate::distributed::Share;
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, did_you_mean};
 pub use crate::libtorch::Var;
-use crate::libtorch::{SharedVars, changes, identity, memory};
+use crate::libtorch::{SharedVars, bytes, changes, describe, identity, memory};
 
 impl Var {
     /// Returns whether the variable belongs to this part of the model, such as `encoder` or
@@ -65,8 +65,10 @@ pub struct Vars {
 }
 
 impl Vars {
-    /// Reads the variables of a `VarStore`.
-    pub(crate) fn from_store(store: &nn::VarStore) -> Self {
+    /// Reads the variables of a `VarStore`, such as that of a model that a hook has of its own. The
+    /// tensors share their storage with those of the store.
+    #[must_use]
+    pub fn from_store(store: &nn::VarStore) -> Self {
         let locked = store.variables_.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let groups: HashMap<_, _> =
             locked.trainable_variables.iter().map(|var| (identity(&var.tensor), var.group)).collect();
@@ -113,12 +115,14 @@ impl Vars {
 
     /// Whether these are the values that evaluation uses: see
     /// [`eval_vars`](crate::Trainer::eval_vars).
-    pub(crate) fn are_evaluated(&self) -> bool {
+    #[must_use]
+    pub fn are_evaluated(&self) -> bool {
         self.are_evaluated
     }
 
     /// Whether these are live values although averages of them exist, which evaluation uses.
-    pub(crate) fn differ_from_evaluated(&self) -> bool {
+    #[must_use]
+    pub fn differ_from_evaluated(&self) -> bool {
         !self.are_evaluated && self.vars.has_averages()
     }
 
@@ -196,6 +200,30 @@ impl Vars {
         self.iter().filter(|var| var.is_parameter)
     }
 
+    /// Returns a hash of the names, shapes, dtypes and values of all variables, in hexadecimal. A
+    /// hook with a model of its own lists it in its [settings](crate::checkpoint::Settings), so that
+    /// a resume detects another model.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for var in self.iter() {
+            let mut head = format!("{} ", var.name);
+            describe(&var.tensor, &mut head);
+            hasher.update(&(head.len() as u64).to_le_bytes()).update(head.as_bytes());
+            match bytes(&var.tensor, format_args!("`{}`", var.name)) {
+                Ok(bytes) => hasher.update(&bytes),
+                Err(error) => hasher.update(error.to_string().as_bytes()),
+            };
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Returns the names, each with the identity of its variable.
+    pub(super) fn names(&self) -> impl Iterator<Item = (usize, VarName)> {
+        let name = |index| VarName { vars: Arc::clone(&self.vars), index };
+        self.iter().enumerate().map(move |(index, var)| (identity(&var.tensor), name(index)))
+    }
+
     /// Returns the variable with this name. The tensor shares its storage with the task's.
     ///
     /// # Errors
@@ -203,7 +231,7 @@ impl Vars {
     /// Returns an error if there is no variable of this name; the message suggests a similar one.
     pub fn get(&self, name: &str) -> Result<Tensor> {
         self.find(name).map(Tensor::shallow_clone).ok_or_else(|| {
-            let similar = suggestion(name, self.iter().map(|var| var.name.as_str()));
+            let similar = did_you_mean(name, self.iter().map(|var| var.name.as_str()));
             Error::usage(format!("no variable is named `{name}`{similar}"))
         })
     }

@@ -198,14 +198,6 @@ pub(crate) fn received_signal() -> Option<CancelledBy> {
     }
 }
 
-/// Requests a checkpoint, as SIGUSR1 does. Has no effect between entry points.
-#[cfg(feature = "dashboard")]
-pub(crate) fn request_checkpoint() {
-    if !NO_ACTIVE_RUN.load(Ordering::SeqCst) {
-        CHECKPOINT_REQUESTED.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Returns whether SIGUSR1 was received while an entry point was running, and clears the request.
 #[inline]
 pub(crate) fn take_checkpoint_request() -> bool {

@@ -67,7 +67,7 @@ impl Reports {
     /// this prints the warning on any rank.
     pub(crate) fn warn_on_any_rank(&self, text: String) {
         if self.rank > 0 {
-            terminal::eprint_line(&format!("warning: rank {}: {text}", self.rank));
+            terminal::eprint_line(format!("warning: rank {}: {text}", self.rank));
         }
         self.warn(text);
     }

@@ -90,7 +90,7 @@ pub(super) fn enter(
     let Some(signals) = signals else { return result };
     let received = signals.end(on_signal == OnSignal::Exit, || {
         if let Err(error) = &result {
-            terminal::eprint_line(&error.to_string());
+            terminal::eprint_line(error);
         }
     });
     // A signal that arrived after the work was done still cancels.
@@ -205,7 +205,7 @@ fn run_guarded(
     if let Some(payload) = panic {
         // The panic's own message names neither the step nor the batch.
         if let Err(error) = &result {
-            terminal::eprint_line(&error.to_string());
+            terminal::eprint_line(error);
         }
         resume_unwind(payload);
     }

@@ -13,6 +13,7 @@ use crate::error::{BoxError, Result};
 use crate::io::files::{Links, in_file, open, read_start, read_text, replace_volatile_file};
 use crate::libtorch::cuda;
 use crate::phase::Phase;
+use crate::run::context::Cx;
 use crate::run::layers::{Call, Layer, Target};
 use crate::run::profile::{hook_names, time_of_hook};
 use crate::run::{Run, Table};
@@ -166,6 +167,25 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     live.checkpoint = run.checkpoints().written.as_ref().map(|path| path.display().to_string());
     live.takes_checkpoint_requests =
         run.cancellation().handles_signals() && run.why_no_checkpoint().is_none();
+}
+
+/// # The description of the run
+impl<P> Cx<P> {
+    /// The state of the run, as `live.json` describes it: the position, the hooks with their times,
+    /// the logged values and the warnings. For a hook that shows the run while it is running, such
+    /// as [`Dashboard`](crate::hooks::Dashboard). Reads nothing from the device.
+    ///
+    /// `elapsed` is 0, and `first_step` is the current step: a hook that shows them notes when it
+    /// began.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        let run = self.as_run();
+        let mut state = begun(&run.hooks().table, run.phase());
+        update(run, &mut state);
+        state.content.elapsed = 0.0;
+        state.content.first_step = state.content.optimizer_steps;
+        state.content
+    }
 }
 
 /// Returns the number of bytes of memory that the process occupies; `None` except on Linux, which

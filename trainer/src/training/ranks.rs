@@ -209,7 +209,7 @@ fn report(rank: u32, folder: Option<&Path>, error: &Error, recent: &[String]) {
     let list = |lines: &[String]| lines.iter().map(|line| format!("\n  {line}")).collect::<String>();
     if !error.is_cancelled() {
         let last = &recent[recent.len().saturating_sub(SHOWN)..];
-        terminal::eprint_line(&format!("rank {rank}: its last collectives were:{}", list(last)));
+        terminal::eprint_line(format!("rank {rank}: its last collectives were:{}", list(last)));
     }
     if let Some(folder) = folder {
         let text = format!("{}: {error}\nthe last collectives:{}\n", now(), list(recent));

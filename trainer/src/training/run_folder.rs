@@ -18,11 +18,12 @@ use crate::log::history::History;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::profile::Profile;
+use crate::run::context::Cx;
 use crate::run::dispatch::describe::describe as describe_hooks;
 use crate::run::reports::Reports;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::settings::SettingKind;
-use crate::run::{FolderState, Occasion, Ranks, Run};
+use crate::run::{FolderState, Ranks, Run};
 use crate::values::facts::NOT_SET;
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
@@ -235,7 +236,7 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
     if let Some(live) = run.layers().get::<LiveFile>() {
         live.write(run, true);
     }
-    let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
+    let ended = describe_end(run, result.as_ref().err());
     let FolderState { path: Some(path), file, lock, .. } = run.folder_state_mut() else { return };
     let Some(ended) = ended else { return };
     let written = write_run_file(file.insert(ended), path);
@@ -243,34 +244,29 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
     only_warn(run.reports(), "cannot record the end of the run", written);
 }
 
-/// How an entry point ended early.
-#[derive(Clone, Debug)]
-pub(crate) struct Ended {
-    status: Status,
-    error: String,
-}
-
-impl Ended {
-    /// Returns how the entry point ends early, at `after_error` and `after_cancel`. Returns `None`
-    /// at all other points.
-    pub(crate) fn of(occasion: &Occasion) -> Option<Self> {
-        occasion.error.as_ref().map(Ended::with_error)
-    }
-
-    fn with_error(error: &Error) -> Self {
-        let status = if error.is_cancelled() { Status::Cancelled } else { Status::Failed };
-        Ended { status, error: error.to_string() }
+/// # The description of the run
+impl<P> Cx<P> {
+    /// What `run.json` would contain if the entry point ended now, with an error if this is
+    /// `after_error` or `after_cancel`: settings, hyperparameters, the best value of each metric,
+    /// warnings and the environment. For a hook that reports how the run ended. `None` without a
+    /// [run folder](crate::TrainerBuilder::run_folder), and on ranks other than 0.
+    #[must_use]
+    pub fn run_file(&self) -> Option<RunFile> {
+        let run = self.as_run();
+        describe_end(run, run.occasion().error.as_ref())
     }
 }
 
-/// Returns the content of `run.json` if the entry point ends now, either successfully or as `ended`
-/// says. Returns `None` if this process does not write the run folder.
-pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
+/// Returns the content of `run.json` if the entry point ends now, either successfully or with
+/// `error`. Returns `None` if this process does not write the run folder.
+fn describe_end(run: &Run, error: Option<&Error>) -> Option<RunFile> {
     let mut file = run.folder_state().file.clone()?;
-    (file.status, file.error) = match ended {
-        None => (Status::Finished, None),
-        Some(Ended { status, error }) => (status, Some(error)),
+    file.status = match error {
+        None => Status::Finished,
+        Some(error) if error.is_cancelled() => Status::Cancelled,
+        Some(_) => Status::Failed,
     };
+    file.error = error.map(Error::to_string);
     file.ended = Some(now());
     if file.entry == Phase::Train.entry() {
         file.stopped = run.requests().reason_cut_short().map(str::to_owned);

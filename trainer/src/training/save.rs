@@ -143,7 +143,7 @@ fn would_replace_exact(rank: u32, ranks: &Ranks, folder: &Path) -> Result<bool> 
 fn warn_of_unwritten(requests: Vec<SaveRequest>, rank: u32) {
     for SaveRequest { folder, .. } in requests {
         // Only this rank knows of the request, and its summary is lost with the error.
-        terminal::eprint_line(&format!(
+        terminal::eprint_line(format!(
             "warning: {}: rank {rank} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
              the checkpoints that its own hooks request",
             folder.display()
@@ -279,7 +279,7 @@ fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
         Ok(()) => true,
         Err(error) => {
             // The summary of the run is lost with the error.
-            terminal::eprint_line(&format!(
+            terminal::eprint_line(format!(
                 "warning: {}: this checkpoint is not kept, because an error disconnected the ranks before all of them had \
                  written their files: {error}",
                 folder.display()

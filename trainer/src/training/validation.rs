@@ -20,7 +20,7 @@ use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
-use crate::values::every::{Every, ends_interval};
+use crate::values::every::Every;
 
 /// The validation or test loaders of an entry point, in the order of their passes.
 pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;
@@ -112,21 +112,20 @@ fn is_due(progress: &LoopState, every: Option<Every>, stage: Stage, steps_before
     Ok(match every {
         None => !is_within,
         Some(Every::Epochs(n)) => !is_within && progress.epochs_begun.is_multiple_of(n),
-        Some(Every::Steps(n)) => is_within && progress.counters.optimizer_steps / n > steps_before / n,
-        Some(Every::Fraction(fraction)) if is_within => {
+        Some(every @ Every::Steps(_)) => is_within && every.is_due(steps_before, progress.counters, None),
+        Some(every @ Every::Fraction(fraction)) if is_within => {
             let batches = progress.batches.ok_or_else(|| {
                 Error::usage(format!(
                     "validating at `Every::Fraction({fraction:?})` requires the number of batches in an epoch, which the training \
                      loader does not report: use `Every::Steps(…)`"
                 ))
             })?;
-            ends_interval(fraction, batches, progress.counters.batch_idx)
+            every.is_due(steps_before, progress.counters, Some(batches))
         }
         // An epoch that ends before its announced length still ends with a validation.
-        Some(Every::Fraction(fraction)) => progress.batches.is_some_and(|batches| {
-            let done = progress.counters.batch_idx;
-            0 < done && done < batches && !ends_interval(fraction, batches, done)
-        }),
+        Some(every @ Every::Fraction(_)) => {
+            progress.counters.batch_idx > 0 && every.is_due_after_epoch(progress.counters, progress.batches)
+        }
     })
 }
 

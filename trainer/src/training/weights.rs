@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::task::Task;
 use super::trainer::Trainer;
-use crate::checkpoint::{LoadWeights, Loaded, weights};
+use crate::checkpoint::{LoadWeights, Loaded, weights, write_tensors};
 use crate::error::Result;
 use crate::io::files::in_file;
 use crate::libtorch::{Var, identity};
@@ -60,7 +60,7 @@ impl<T: Task> Trainer<T> {
             &what,
             values.iter().map(|(name, value)| (name.as_str(), value)),
         )?;
-        weights::save(&values, path)?;
+        write_tensors(path, &values)?;
         let is_live = |(own, live): (&Var, &Var)| identity(&own.tensor) == identity(&live.tensor);
         if !vars.iter().zip(self.vars().iter()).all(is_live) {
             self.run.reports().notice(&format!(

@@ -87,11 +87,6 @@ pub trait Settings {
     }
 }
 
-/// Returns the messages whose condition is met: the mistakes in some settings.
-pub(crate) fn refused<const N: usize>(cases: [(bool, String); N]) -> Vec<String> {
-    cases.into_iter().filter_map(|(is_invalid, message)| is_invalid.then_some(message)).collect()
-}
-
 /// Settings by name, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingList {

@@ -14,7 +14,7 @@ use std::path::Path;
 use super::constraint::OrderConstraint;
 use super::definition::{Hook, HookDef, Origin};
 use super::table::Table;
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, did_you_mean};
 use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::moments::tree::{children, moments, roots};
 use crate::optim::ParameterRow;
@@ -506,7 +506,7 @@ pub(crate) fn in_format(
         "json" => Ok(table.json()),
         other => {
             let known = FORMATS.map(|known| format!("`{known}`")).join(", ");
-            let similar = suggestion(other, FORMATS);
+            let similar = did_you_mean(other, FORMATS);
             Err(Error::usage(format!(
                 "`TRAINER_DESCRIBE={other}` is not a known format: expected one of {known}{similar}"
             )))

@@ -6,9 +6,9 @@ use tch::Tensor;
 
 use super::rules;
 use crate::hooks::{HyperparameterSchedule, ReduceOnPlateau};
-use crate::libtorch::{Flow, Uses, changes, identity};
-use crate::model::vars::Vars;
+use crate::libtorch::Flow;
 use crate::prelude::own::*;
+use crate::{Leaf, Vars};
 
 /// The number of batches of a fit whose operators are recorded: a tensor that was created for a
 /// batch is not in the graph of the next one.
@@ -69,7 +69,7 @@ pub(super) struct Watch {
     is_complete: bool,
     /// The leaves of no store, with the number of their changes: those of this batch, and those of
     /// all recorded batches.
-    foreign: [Vec<(Tensor, u64)>; 2],
+    foreign: [Vec<(Leaf, u64)>; 2],
     is_second_order: bool,
     input: Input,
     /// For each optimizer, its part, the number of its steps before the fit, and whether all of its
@@ -182,17 +182,17 @@ impl Watch {
     fn look_at_graph(&mut self, cx: &Cx<AfterBackward>) -> Result<()> {
         let leaves = cx.loss_leaves()?;
         self.is_second_order |= leaves.contain_gradients;
-        let mut own: Vec<usize> = Vec::new();
-        cx.visit_batch(|tensor| own.push(identity(tensor)));
-        let ids: Vec<_> = self.vars.parameters().map(|var| identity(&var.tensor)).collect();
-        let mut places: Vec<_> = ids.iter().enumerate().map(|(place, id)| (*id, place)).collect();
-        places.sort_unstable();
-        for leaf in leaves.tensors {
-            let id = identity(&leaf);
-            if let Ok(found) = places.binary_search_by_key(&id, |(id, _)| *id) {
-                self.parameters[places[found].1].is_in_graph = true;
-            } else if !own.contains(&id) && !self.foreign[0].iter().any(|(known, _)| identity(known) == id) {
-                let changes = changes(&leaf);
+        let mut batch = Vec::new();
+        cx.visit_batch(|tensor| batch.push(tensor.shallow_clone()));
+        let names: Vec<&str> = self.vars.parameters().map(|var| &*var.name).collect(); // sorted
+        for leaf in leaves.leaves {
+            let parameter = leaf.var.as_ref().and_then(|name| names.binary_search(&&**name).ok());
+            if let Some(nth) = parameter {
+                self.parameters[nth].is_in_graph = true;
+            } else if !batch.iter().any(|own| leaf.is(own))
+                && !self.foreign[0].iter().any(|(known, _)| known.is(&leaf.tensor))
+            {
+                let changes = leaf.changes();
                 self.foreign[0].push((leaf, changes));
             }
         }
@@ -202,17 +202,17 @@ impl Watch {
     /// Looks at what the loss and the prediction were computed from.
     fn look_at_flow(&mut self, flow: &Flow, cx: &Cx<AfterBackward>) -> Result<()> {
         let parameters: Vec<_> = self.vars.parameters().map(|var| var.tensor.shallow_clone()).collect();
-        let Uses { used, selects, has_failed } = flow.uses(&parameters)?;
+        let uses = flow.uses(&parameters)?;
         let (_, is_known) = flow.sources(&cx.loss(), false, &[])?;
-        self.selects |= selects || !is_known;
-        self.is_complete &= !has_failed;
+        self.selects |= uses.selects || !is_known;
+        self.is_complete &= !uses.has_failed;
         let mut preds = Vec::new();
         cx.visit_pred(|tensor| {
             if tensor.requires_grad() {
                 preds.push(tensor.shallow_clone());
             }
         });
-        for (parameter, used) in self.parameters.iter_mut().zip(used) {
+        for (parameter, used) in self.parameters.iter_mut().zip(uses.used) {
             parameter.is_used |= used;
         }
         for pred in &preds {
@@ -238,7 +238,7 @@ impl Watch {
             }
             without = if is_any { "" } else { "the prediction" };
         }
-        if without.is_empty() || batch.is_empty() || has_failed {
+        if without.is_empty() || batch.is_empty() || uses.has_failed {
             self.input.is_used = true;
         } else {
             self.input.what = without;
@@ -255,7 +255,7 @@ impl Watch {
             std::mem::swap(batch, all);
         } else {
             // Others were created for one of the batches.
-            all.retain(|(leaf, _)| batch.iter().any(|(other, _)| identity(leaf) == identity(other)));
+            all.retain(|(leaf, _)| batch.iter().any(|(other, _)| leaf.is(&other.tensor)));
         }
         batch.clear();
     }
@@ -279,9 +279,10 @@ impl Watch {
         }
         if self.recorded >= RECORDED && !self.is_second_order {
             let foreign = std::mem::take(&mut self.foreign[1]).into_iter();
-            let foreign: Vec<_> = foreign.filter(|(leaf, before)| changes(leaf) == *before).collect();
+            let foreign: Vec<_> = foreign.filter(|(leaf, before)| leaf.changes() == *before).collect();
             if !foreign.is_empty() {
-                let shapes: Vec<_> = foreign.iter().map(|(leaf, _)| format!("{:?}", leaf.size())).collect();
+                let shapes: Vec<_> =
+                    foreign.iter().map(|(leaf, _)| format!("{:?}", leaf.tensor.size())).collect();
                 let what = if shapes.len() == 1 { "a tensor of shape" } else { "tensors of the shapes" };
                 rules::FOREIGN.warn(cx, &[&format!("{what} {}", at_most(&shapes, "and"))]);
             }

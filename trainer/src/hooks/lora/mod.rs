@@ -10,14 +10,10 @@ use rand_chacha::ChaCha8Rng;
 
 use self::peft::Pretrained;
 use super::{is_positive, refused, stages};
-use crate::checkpoint::{SettingList, Settings, tensors};
-use crate::error::suggestion_for_pattern;
-use crate::io::files::replace_file;
-use crate::io::terminal::eprint_line;
-use crate::model::finite::{Content, contents};
+use crate::checkpoint::{SettingList, Settings, write_tensors};
 use crate::modules::{Patterns, all_names};
 use crate::prelude::own::*;
-use crate::{AddVariables, NewVariables, Vars};
+use crate::{AddVariables, NewVariables, Vars, eprint_line};
 
 /// Trains low-rank adapters instead of a model's own weights (Hu et al., *LoRA: Low-Rank Adaptation
 /// of Large Language Models*, 2022), without changing the model. The hook adds
@@ -248,7 +244,7 @@ impl Lora {
             named.push((var.name.clone(), value));
         }
         let path = path.as_ref();
-        replace_file(path, tensors::check_format, |file| tensors::write(file, &named).map(drop))?;
+        write_tensors(path, &named)?;
         Self::note_written(vars, path, &named)
     }
 
@@ -280,15 +276,13 @@ impl Lora {
             return Ok(());
         }
         if vars.differ_from_evaluated() {
-            eprint_line(&format!(
+            eprint_line(format!(
                 "{} has the live weights, but evaluation uses averages: to write these, pass `&trainer.eval_vars()?`",
                 path.display()
             ));
         }
-        let contents = contents(named.iter().map(|(_, value)| value))?;
-        let bad = named.iter().zip(contents).find(|(_, content)| *content != Content::Finite);
-        if let Some(((name, _), _)) = bad {
-            eprint_line(&format!(
+        if let Some(name) = not_finite(named)? {
+            eprint_line(format!(
                 "warning: {} has NaN or infinite values in `{name}`: return to an earlier checkpoint",
                 path.display()
             ));
@@ -353,7 +347,7 @@ impl Lora {
                 mistakes.push(format!(
                     "`{pattern}` matches no module of the task with a weight{}: a module's name must be the path of \
                      its variables",
-                    suggestion_for_pattern(&pattern.text, weights())
+                    pattern.did_you_mean(weights())
                 ));
             }
         }
@@ -373,7 +367,7 @@ impl Lora {
             if !names.iter().any(|name| pattern.matches(name)) {
                 mistakes.push(format!(
                     "`.{call}(\"{pattern}\")` matches no {what}{}",
-                    suggestion_for_pattern(&pattern.text, names.iter().copied())
+                    pattern.did_you_mean(names.iter().copied())
                 ));
             }
         }
@@ -535,4 +529,15 @@ impl Settings for Lora {
             ),
         ])
     }
+}
+
+/// Returns the name of the first tensor with NaN or infinite values.
+fn not_finite(named: &[(String, Tensor)]) -> Result<Option<&str>> {
+    for (name, value) in named.iter().filter(|(_, value)| value.is_floating_point()) {
+        let kind = if value.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        if value.f_to_kind(kind)?.f_isfinite()?.f_all()?.int64_value(&[]) == 0 {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }

@@ -7,12 +7,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trainer_formats::shortened;
 
 use super::{A, Adapter, B, Lora};
-use crate::checkpoint::tensors;
-use crate::error::shortened;
-use crate::io::files::{create_folders, in_file, is_file, read_text, replace_file};
-use crate::io::tensor_format;
+use crate::checkpoint::{read_tensors, write_tensors};
+use crate::io::files::{create_folders, is_file, read_text, replace_file};
 use crate::modules::Patterns;
 use crate::prelude::*;
 use crate::{NewVariables, Vars};
@@ -228,11 +227,11 @@ impl Lora {
         let folder = folder.as_ref();
         let path = folder.join(CONFIG);
         let config: Config =
-            serde_json::from_str(&read_text(&path)?).map_err(|error| in_file(&path, error))?;
-        config.check().map_err(|error| in_file(&path, error))?;
+            serde_json::from_str(&read_text(&path)?).map_err(|error| Error::in_file(&path, error))?;
+        config.check().map_err(|error| Error::in_file(&path, error))?;
         let path = folder.join(MODEL);
         if !is_file(&path) && is_file(&folder.join(OLD_MODEL)) {
-            return Err(in_file(
+            return Err(Error::in_file(
                 folder,
                 format!(
                     "it has `{OLD_MODEL}` of an old version of `peft`, expected `{MODEL}`: load it with `PeftModel.from_pretrained` in \
@@ -240,10 +239,9 @@ impl Lora {
                 ),
             ));
         }
-        let saved = tensor_format::from_bytes(&tensors::read(&path)?);
-        let saved = saved.map_err(|error| in_file(&path, error))?;
+        let saved = read_tensors(&path)?;
         let pretrained =
-            Pretrained::of(saved, folder, prefix, &config).map_err(|error| in_file(&path, error))?;
+            Pretrained::of(saved, folder, prefix, &config).map_err(|error| Error::in_file(&path, error))?;
         let mut lora = Lora::new(pretrained.adapters.keys().cloned().collect::<Patterns>(), config.r);
         if !pretrained.others.is_empty() {
             lora.trainable = Some(pretrained.others.keys().cloned().collect());
@@ -313,9 +311,7 @@ impl Lora {
         let text = serde_json::to_string_pretty(&config).map_err(|error| Error::msg(error.to_string()))?;
         let folder = folder.as_ref();
         create_folders(folder)?;
-        replace_file(&folder.join(MODEL), tensors::check_format, |file| {
-            tensors::write(file, &named).map(drop)
-        })?;
+        write_tensors(&folder.join(MODEL), &named)?;
         replace_file(&folder.join(CONFIG), check_config, |file| Ok(file.write(text.as_bytes())?))?;
         Self::note_written(vars, folder, &named)
     }
@@ -325,7 +321,11 @@ impl Lora {
 fn check_config(path: &Path) -> Result<()> {
     let is_one =
         serde_json::from_str::<Value>(&read_text(path)?).is_ok_and(|json| json.get("peft_type").is_some());
-    if is_one { Ok(()) } else { Err(in_file(path, "it is not an adapter configuration: move it elsewhere")) }
+    if is_one {
+        Ok(())
+    } else {
+        Err(Error::in_file(path, "it is not an adapter configuration: move it elsewhere"))
+    }
 }
 
 fn dotted(prefix: &str) -> String {

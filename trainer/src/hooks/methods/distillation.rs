@@ -5,7 +5,6 @@ use std::fmt;
 use crate::Vars;
 use crate::checkpoint::{SettingList, Settings};
 use crate::hooks::{is_positive, refused};
-use crate::libtorch::{bytes, describe};
 use crate::modules::{self, Outputs, Patterns};
 use crate::prelude::own::*;
 
@@ -83,7 +82,7 @@ impl Distillation {
     /// Distills the predictions of another task, whose loss is not used.
     #[must_use]
     pub fn new<T: Task<Pred = Tensor>>(mut teacher: T) -> Self {
-        let (device, hash) = (teacher.vars().device(), hash(teacher.vars()));
+        let (device, hash) = (teacher.vars().device(), Vars::from_store(teacher.vars()).hash());
         Distillation::with(device, hash, move |cx| teacher.pred(cx.batch::<T::Batch>()?, Mode::Eval))
     }
 
@@ -95,7 +94,7 @@ impl Distillation {
         vars: nn::VarStore,
         mut teacher: impl FnMut(&B) -> Result<Tensor> + Send + 'static,
     ) -> Self {
-        let (device, hash) = (vars.device(), hash(&vars));
+        let (device, hash) = (vars.device(), Vars::from_store(&vars).hash());
         Distillation::with(device, hash, move |cx| {
             let _vars = &vars; // keeps the variables alive as long as the function
             teacher(cx.batch::<B>()?)
@@ -248,21 +247,6 @@ impl Distillation {
         }
         Ok(total)
     }
-}
-
-/// Returns a hash of the names, shapes, dtypes and values of all variables.
-fn hash(store: &nn::VarStore) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for var in Vars::from_store(store).iter() {
-        let mut head = format!("{} ", var.name);
-        describe(&var.tensor, &mut head);
-        hasher.update(&(head.len() as u64).to_le_bytes()).update(head.as_bytes());
-        match bytes(&var.tensor, format_args!("`{}`", var.name)) {
-            Ok(bytes) => hasher.update(&bytes),
-            Err(error) => hasher.update(error.to_string().as_bytes()),
-        };
-    }
-    hasher.finalize().to_hex().to_string()
 }
 
 impl fmt::Debug for Distillation {

@@ -2,8 +2,8 @@
 
 use super::super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::libtorch::wide;
 use crate::prelude::own::*;
+use crate::wide;
 
 /// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
 /// Optimizer: k steps forward, 1 step back*, 2019). After every `k` optimizer steps, the slow

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Interval, interval_settings};
-use crate::error::suggestion;
+use crate::error::did_you_mean;
 use crate::hooks::stages;
 use crate::prelude::own::*;
 
@@ -82,7 +82,7 @@ impl HyperparameterMonitor {
             None => Ok(()),
             Some(name) => Err(Error::fatal(format!(
                 "`.names([\"{name}\"])`: no optimizer has this hyperparameter{}",
-                suggestion(name, known.iter().map(String::as_str))
+                did_you_mean(name, known.iter().map(String::as_str))
             ))),
         }
     }

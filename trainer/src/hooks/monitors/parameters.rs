@@ -2,7 +2,6 @@
 
 use super::Interval;
 use crate::checkpoint::{SettingList, Settings};
-use crate::error::suggestion_for_pattern;
 use crate::hooks::{refused, stages};
 use crate::modules::Patterns;
 use crate::prelude::own::*;
@@ -143,7 +142,7 @@ impl ParameterMonitor {
             if !names.iter().any(|name| pattern.matches(name)) {
                 return Err(Error::fatal(format!(
                     "`ParameterMonitor::new(\"{pattern}\")`: no parameter matches{}",
-                    suggestion_for_pattern(&pattern.text, names.iter().copied())
+                    pattern.did_you_mean(names.iter().copied())
                 )));
             }
         }

@@ -1,22 +1,23 @@
 //! [`Dashboard`]: a full-screen view of the run, instead of [`Progress`].
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+#[cfg(unix)]
+use signal_hook::consts::SIGUSR1;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::raise;
+use signal_hook::low_level::{raise, unregister};
+use signal_hook::{SigId, flag};
 use trainer_formats::run::{Points, Span};
 use trainer_tui::{Action, Requests, Screen, State, Theme, View, check_screen, draw, next_key};
 
 use super::Progress;
 use crate::hooks::stages;
-use crate::io::terminal::{self, Stream};
 use crate::prelude::own::*;
-
-use crate::run::cancel::{received_signal, request_checkpoint};
-use crate::training::live::{self, LiveState};
+use crate::{DivertedLines, Line, divert_lines, print_line};
 
 /// The time between two updates of the screen.
 const FRAME: Duration = Duration::from_millis(250);
@@ -60,8 +61,12 @@ pub struct Dashboard {
 struct Shown {
     shared: Arc<Mutex<Shared>>,
     thread: JoinHandle<()>,
-    live: LiveState,
+    /// When the view was opened.
+    began: Instant,
+    /// The number of optimizer steps before training began.
+    first_step: Option<u64>,
     due: Instant,
+    _signals: Signals,
 }
 
 /// The state that the run and the drawing thread share.
@@ -69,12 +74,17 @@ struct Shown {
 struct Shared {
     state: State,
     /// The lines to print when the terminal is restored.
-    lines: VecDeque<(Stream, String)>,
+    lines: VecDeque<Line>,
     /// The number of earlier lines that were dropped, because there were more than `MAX_LINES`.
     dropped: u64,
     handles_signals: bool,
+    /// Passes lines to the view, until the terminal is restored.
+    diverted: Option<DivertedLines>,
     /// Whether the terminal has been restored. If so, lines are printed directly.
     is_given_back: bool,
+    /// Whether a signal was received. If so, the view must close: the run is about to end, and a
+    /// second signal would not restore the terminal.
+    is_signalled: Arc<AtomicBool>,
     /// Whether the entry point is ending. If so, the view must close.
     ends: bool,
 }
@@ -114,22 +124,27 @@ impl Dashboard {
             }
         };
         let title = cx.run_folder().map_or_else(|| "run".to_owned(), |folder| folder.display().to_string());
+        let signals = if cx.handles_signals() { Signals::watch() } else { Signals::default() };
         let shared = Arc::new(Mutex::new(Shared {
             state: State::new(title),
             lines: VecDeque::new(),
             dropped: 0,
-            handles_signals: cx.as_run().cancellation().handles_signals(),
+            handles_signals: cx.handles_signals(),
+            diverted: None,
             is_given_back: false,
+            is_signalled: Arc::clone(&signals.is_received),
             ends: false,
         }));
         let of_lines = Arc::clone(&shared);
-        terminal::set_sink(Some(Arc::new(move |stream, line| lock(&of_lines).add_line(stream, line))));
+        let diverted = divert_lines(move |line| lock(&of_lines).add_line(line));
+        lock(&shared).diverted = Some(diverted);
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("dashboard".into()).spawn(move || show(screen, &of_thread));
         match thread {
             Ok(thread) => {
-                let live = live::begun(&cx.as_run().hooks().table, cx.phase());
-                self.shown = Some(Shown { shared, thread, live, due: Instant::now() });
+                let now = Instant::now();
+                self.shown =
+                    Some(Shown { shared, thread, began: now, first_step: None, due: now, _signals: signals });
             }
             Err(error) => {
                 give_back(&shared);
@@ -157,28 +172,33 @@ impl Dashboard {
             self.close();
             self.progress.in_terminal = true;
         }
-        let Some(Shown { shared, live, due, .. }) = &mut self.shown else { return };
+        let Some(Shown { shared, began, first_step, due, .. }) = &mut self.shown else { return };
         if is_due || *due <= Instant::now() {
-            live::update(cx.as_run(), live);
-            lock(shared).state.set_live(live.content.clone());
+            let mut live = cx.live();
+            live.elapsed = began.elapsed().as_secs_f64();
+            live.first_step = first_step.unwrap_or(live.first_step);
+            lock(shared).state.set_live(live);
             *due = Instant::now() + FRAME;
         }
     }
 }
 
 impl Shared {
-    /// Shows a line in the view, and returns `true`. Returns `false` if lines are printed directly.
-    fn add_line(&mut self, stream: Stream, line: &str) -> bool {
+    /// Shows a line in the view. If its stream is not a terminal, or if the terminal has been
+    /// restored, prints it directly.
+    fn add_line(&mut self, line: Line) {
         if self.is_given_back {
-            return false;
+            return line.print();
         }
-        line.lines().for_each(|line| self.state.add_line(line));
+        line.text().lines().for_each(|line| self.state.add_line(line));
+        if !line.is_on_terminal() {
+            return line.print();
+        }
         if self.lines.len() == MAX_LINES {
             self.lines.pop_front();
             self.dropped += 1;
         }
-        self.lines.push_back((stream, line.to_owned()));
-        true
+        self.lines.push_back(line);
     }
 }
 
@@ -212,9 +232,11 @@ fn show(screen: Screen, shared: &Mutex<Shared>) {
 fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
     let theme = Theme::of_environment();
     let mut view = View::new(true);
-    // A signal closes the view: the run is about to end, and a second signal would not restore the
-    // terminal.
-    while !lock(shared).ends && received_signal().is_none() {
+    let must_close = || {
+        let shared = lock(shared);
+        shared.ends || shared.is_signalled.load(Ordering::Relaxed)
+    };
+    while !must_close() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let drawn = screen.draw(|frame| draw(frame, &lock(shared).state, &view, theme, now));
         if !matches!(drawn, Ok(true)) {
@@ -232,7 +254,8 @@ fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
             Some(Action::Interrupt) => return Some(SIGINT),
             Some(Action::Stop) => return Some(SIGTERM),
             Some(Action::Checkpoint) => {
-                request_checkpoint();
+                #[cfg(unix)]
+                let _ = raise(SIGUSR1);
                 view.show_message("the checkpoint follows the current batch");
             }
             Some(Action::Redraw) => drop(screen.redraw()),
@@ -266,19 +289,45 @@ fn give_back(shared: &Mutex<Shared>) {
     loop {
         let lines = {
             let mut shared = lock(shared);
-            let mut lines = std::mem::take(&mut shared.lines);
-            if let dropped @ 1.. = std::mem::take(&mut shared.dropped) {
-                let text = format!("({dropped} earlier lines were only shown in the dashboard)");
-                lines.push_front((Stream::Stdout, text));
-            }
+            let lines = std::mem::take(&mut shared.lines);
             shared.is_given_back = lines.is_empty();
             lines
         };
         if lines.is_empty() {
-            terminal::set_sink(None);
-            return;
+            break;
         }
-        lines.iter().for_each(|(stream, line)| terminal::print_shown(*stream, line));
+        lines.iter().for_each(Line::print);
+    }
+    let (diverted, dropped) = {
+        let mut shared = lock(shared);
+        (shared.diverted.take(), std::mem::take(&mut shared.dropped))
+    };
+    drop(diverted);
+    if dropped > 0 {
+        print_line(format!("({dropped} earlier lines were only shown in the dashboard)"));
+    }
+}
+
+/// Notes signals that cancel the run, until it is dropped.
+#[derive(Debug, Default)]
+struct Signals {
+    is_received: Arc<AtomicBool>,
+    actions: Vec<SigId>,
+}
+
+impl Signals {
+    fn watch() -> Self {
+        let is_received = Arc::new(AtomicBool::new(false));
+        let actions = [SIGINT, SIGTERM].map(|signal| flag::register(signal, Arc::clone(&is_received)));
+        Signals { is_received, actions: actions.into_iter().flatten().collect() }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for action in self.actions.drain(..) {
+            unregister(action);
+        }
     }
 }
 
@@ -306,6 +355,9 @@ impl Dashboard {
 
     /// Shows that a pass begins.
     fn before_step(&mut self, cx: &Cx<Main<BeforeStep>>) {
+        if let (Phase::Train, Some(shown)) = (cx.phase(), &mut self.shown) {
+            shown.first_step.get_or_insert(cx.counters().optimizer_steps);
+        }
         self.update(cx, cx.counters().batch_idx == 0);
         if self.shown.is_none() {
             self.progress.before_step(cx);
@@ -324,9 +376,9 @@ impl Dashboard {
         let Some(Shown { shared, .. }) = &self.shown else { return };
         let record = cx.record();
         let span = match record.span() {
-            crate::log::record::Span::Steps => Span::Steps,
-            crate::log::record::Span::Pass => Span::Pass,
-            crate::log::record::Span::Rest => Span::Rest,
+            crate::Span::Steps => Span::Steps,
+            crate::Span::Pass => Span::Pass,
+            crate::Span::Rest => Span::Rest,
         };
         let mut shared = lock(shared);
         for (name, value) in record.scalars() {

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, seconds, stages};
 use crate::checkpoint::{Saved, State};
-use crate::io::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
+use crate::io::files::{Links, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::own::*;
 use crate::{Record, Span};
 
@@ -101,7 +101,7 @@ impl RunOnServer {
         let text = format!(
             "expected the `mlflow.json` that `MlFlow` wrote: {error}; move this file elsewhere, and restore the original file of the run"
         );
-        Err(Error::fatal(in_file(path, text)))
+        Err(Error::fatal(Error::in_file(path, text)))
     }
 }
 
@@ -109,7 +109,7 @@ impl RunOnServer {
 fn refuse_existing(path: &Path) -> Result<()> {
     match metadata(path)? {
         None => Ok(()),
-        Some(_) => Err(Error::fatal(in_file(
+        Some(_) => Err(Error::fatal(Error::in_file(
             path,
             "`MlFlow` writes this file for a new run, but the file already exists: move it elsewhere",
         ))),

@@ -5,6 +5,8 @@ use std::fmt;
 
 use wildmatch::WildMatch;
 
+use crate::error::suggestion_for_pattern;
+
 /// A pattern that matches module names, such as `encoder.*`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModulePattern {
@@ -37,6 +39,13 @@ impl ModulePattern {
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         WildMatch::new(&self.text).matches(name)
+    }
+
+    /// Returns a hint for a pattern that matches no candidate: that case matters, if the pattern
+    /// would otherwise match, or else what [`did_you_mean`](crate::did_you_mean) returns.
+    #[must_use]
+    pub fn did_you_mean<'a>(&self, candidates: impl IntoIterator<Item = &'a str>) -> String {
+        suggestion_for_pattern(&self.text, candidates)
     }
 }
 

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::ParamGroup;
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, did_you_mean};
 use crate::libtorch::wide_kind;
 
 /// The definition of an optimization algorithm. See [`Custom`](super::Custom) for an example.
@@ -147,7 +147,7 @@ impl Algorithm {
     /// Returns the error for an unknown hyperparameter.
     pub(super) fn has_no(&self, name: &str) -> Error {
         let known = self.names().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ");
-        let similar = suggestion(name, self.names());
+        let similar = did_you_mean(name, self.names());
         Error::usage(format!("{} has no hyperparameter `{name}`: it has {known}{similar}", self.name))
     }
 }

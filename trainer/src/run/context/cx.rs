@@ -10,7 +10,7 @@ use tch::Tensor;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::instance::TASK;
-use crate::libtorch::{Leaves, stays_on_its_thread};
+use crate::libtorch::stays_on_its_thread;
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRollBack, CanRunBackward, CanScaleLoss,
     CanSetBatch, CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun,
@@ -20,6 +20,7 @@ use crate::lifecycle::{
 };
 use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
+use crate::model::leaves::Leaves;
 use crate::model::vars::Grads;
 use crate::moment::{AtPoint, Moment, OnAllRanks};
 use crate::run::Instance;
@@ -320,7 +321,7 @@ impl<P> Cx<P> {
     where
         P: LossWithin + LossBegun + LossKept + HasLoss,
     {
-        crate::libtorch::leaves(&self.loss())
+        Leaves::of(&self.loss(), &self.run.model.vars)
     }
 
     /// The loss of the batch that was just processed, as [`loss`](Cx::loss) returns it. `None` if

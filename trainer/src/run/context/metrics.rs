@@ -1,7 +1,7 @@
 //! Methods of [`Cx`] for named loaders and the names of metrics.
 
 use super::Cx;
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, did_you_mean};
 use crate::log::history::{Metrics, wrong_goal};
 use crate::log::{Goal, LOSS};
 use crate::phase::Phase;
@@ -127,7 +127,7 @@ impl<P> Cx<P> {
             ))),
             None => {
                 let listed = listed();
-                let similar = suggestion(loader, names());
+                let similar = did_you_mean(loader, names());
                 Err(Error::msg(format!(
                     "`{name}` will never be measured, because no validation loader is named `{loader}`; the loaders are {listed}{similar}"
                 )))
@@ -152,14 +152,14 @@ impl<P> Cx<P> {
             return Ok(());
         }
         let full: Vec<String> = known().map(|known| format!("{prefix}{known}")).collect();
-        let own_name = suggestion(own, known());
+        let own_name = did_you_mean(own, known());
         if own_name.is_empty() {
             return Ok(());
         }
         let name = format!("{prefix}{own}");
         let listed = full.iter().map(|name| format!("`{name}`"));
         let listed: Vec<String> = listed.collect();
-        let similar = suggestion(&name, full.iter().map(String::as_str));
+        let similar = did_you_mean(&name, full.iter().map(String::as_str));
         let listed = listed.join(", ");
         Err(Error::msg(format!("no metric named `{name}` will be logged; the metrics are {listed}{similar}")))
     }

@@ -111,6 +111,13 @@ impl<P> Cx<P> {
         self.run.is_replay()
     }
 
+    /// Whether a signal cancels this entry point (see [`OnSignal`](crate::OnSignal)). If not, SIGINT
+    /// and SIGTERM end the program at once, unless it handles them itself.
+    #[must_use]
+    pub fn handles_signals(&self) -> bool {
+        self.run.cancellation().handles_signals()
+    }
+
     /// Whether this run is a smoke test (see
     /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)).
     #[must_use]

@@ -45,7 +45,7 @@ impl HookTable {
             Some(terminal) => self.styled(terminal.columns, terminal.colors),
             None => self.to_string() + "\n",
         };
-        print_styled_line(&(text + &self.absent_line()));
+        print_styled_line(text + &self.absent_line());
     }
 
     /// Returns the [`terminal`](HookTable::terminal) form of the table, as wide as the terminal, or

@@ -164,7 +164,7 @@ impl Drop for RunHooks {
             if let Err((error, panic)) = dropped {
                 panic.into_iter().for_each(discard_panic);
                 let name = public_path(instance.type_name);
-                terminal::eprint_line(&format!("warning: `{name}` failed while it was dropped: {error}"));
+                terminal::eprint_line(format!("warning: `{name}` failed while it was dropped: {error}"));
             }
         }
     }

@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::BoxError;
+pub use crate::libtorch::KernelTrace;
 use crate::moments::tree;
 use crate::phase::Phase;
 pub use crate::run::layers::SpanKind;

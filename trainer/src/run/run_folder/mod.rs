@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use trainer_formats::run::{MAX_BYTES, RUN_FILE, format_time};
 
 pub(crate) use program::program;
-pub(crate) use trainer_formats::run::{RunFile, Status};
+pub use trainer_formats::run::RunFile;
+pub(crate) use trainer_formats::run::Status;
 
 use crate::error::Result;
 use crate::io::files::{

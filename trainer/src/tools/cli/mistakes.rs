@@ -4,7 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
 use super::names::{Kind, kind, name};
-use crate::error::{nearest, suggestion};
+use crate::error::{did_you_mean, nearest};
 
 /// Returns the names of the settings of a command.
 pub(super) fn names(command: &Command) -> impl Iterator<Item = &str> {
@@ -51,7 +51,7 @@ fn expected(arg: &Arg, error: &Error) -> String {
         let listed =
             if others.is_empty() { last.clone() } else { format!("{} or {last}", others.join(", ")) };
         let found = text(error, ContextKind::InvalidValue);
-        return format!("expected {listed}{}", suggestion(&found, valid.iter().map(String::as_str)));
+        return format!("expected {listed}{}", did_you_mean(&found, valid.iter().map(String::as_str)));
     }
     let own = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     if let Some((_, range)) = own.split_once(" is not in ") {

@@ -336,7 +336,7 @@ impl SettingsParser {
         let own: Vec<&str> = mistakes::names(&own).collect();
         for name in &self.changeable {
             if !own.contains(&name.as_str()) {
-                let help = crate::error::suggestion(name, own.iter().copied());
+                let help = crate::error::did_you_mean(name, own.iter().copied());
                 return Err(Error::usage(format!(
                     "`.may_change(\"{name}\")`: `{owner}` has no field of this name{help}"
                 )));

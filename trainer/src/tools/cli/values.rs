@@ -100,8 +100,7 @@ pub(super) fn every(text: &str) -> Result<Every, String> {
     };
     match every {
         Every::Epochs(0) | Every::Steps(0) => Err(format!("expected an interval of at least 1, in {unit}")),
-        Every::Fraction(fraction) => fraction_mistake(fraction).map_or(Ok(every), Err),
-        _ => Ok(every),
+        _ => every.mistake().map_or(Ok(every), Err),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The calls that a [`Recorder`] records, as a layer of the run.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::recorder::{Key, Recorder};
 use super::settings::Tape;
 use crate::error::{BoxError, Error, Result};
 use crate::run::Run;
+use crate::run::context::Cx;
 use crate::run::layers::{Call, Layer, Layers, Target};
 
 /// The layer that records a tape.
@@ -34,6 +36,64 @@ pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<(
 /// Calls `body` with the recorder, or returns the default if the run has no tape.
 pub(crate) fn read<R: Default>(layers: &Layers, body: impl FnOnce(&mut Recorder) -> R) -> R {
     layers.get::<Recording>().map_or_else(R::default, |recording| body(&mut recording.lock()))
+}
+
+/// The recorder of a run, for the hook that writes the tape.
+impl<P> Cx<P> {
+    pub(crate) fn tape(&self) -> RunningTape<'_> {
+        RunningTape { run: self.as_run() }
+    }
+}
+
+/// The recorder of a run. Without a tape, nothing happens.
+pub(crate) struct RunningTape<'r> {
+    run: &'r Run,
+}
+
+impl RunningTape<'_> {
+    /// The path of the tape, if one was set.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        read(self.run.layers(), |recorder| recorder.settings().path.clone())
+    }
+
+    /// The number of bytes that have not been written to the file yet.
+    pub(crate) fn pending(&self) -> usize {
+        read(self.run.layers(), |recorder| recorder.pending())
+    }
+
+    /// Takes the bytes that have not been written to the file yet.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        read(self.run.layers(), Recorder::take)
+    }
+
+    /// Starts to record an entry point.
+    pub(crate) fn start(&self) -> Result<()> {
+        with(self.run, Recorder::start)
+    }
+
+    /// Continues after a resume.
+    pub(crate) fn resume(&self) -> Result<()> {
+        with(self.run, Recorder::resume)
+    }
+
+    /// Notes that a checkpoint of the current state is about to be written.
+    pub(crate) fn note_checkpoint(&self) -> Result<()> {
+        with(self.run, |recorder, run| recorder.saved(run.progress().train_batches))
+    }
+
+    /// Records the state, if an interval ends.
+    pub(crate) fn record_interval(&self, is_end: bool) -> Result<()> {
+        with(self.run, |recorder, run| recorder.interval(run, is_end))
+    }
+
+    /// Ends the recording, and returns a warning for each pair of hooks that changed the same value
+    /// although nothing orders the two explicitly.
+    pub(crate) fn end(&self) -> Vec<String> {
+        read(self.run.layers(), |recorder| {
+            recorder.end();
+            recorder.conflicts(&self.run.hooks().table)
+        })
+    }
 }
 
 impl Recorder {

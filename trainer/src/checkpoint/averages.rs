@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tch::{Device, Tensor};
 
-use crate::checkpoint::Saved;
+use super::Saved;
 use crate::error::{Error, Result};
 use crate::libtorch::{self, TensorList, wide, wide_kind};
 use crate::model::vars::Vars;
