@@ -91,7 +91,7 @@ fn expected(method: &Method, traits: &BTreeSet<String>) -> Vec<String> {
 fn each_method_of_the_context_says_when_it_can_be_called() {
     let traits = traits();
     let mut sources = Vec::new();
-    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/run"), &mut sources);
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src"), &mut sources);
     let mut wrong = Vec::new();
     let mut named = Vec::new();
     for path in sources {
@@ -146,7 +146,7 @@ const COLLECTIVES: [&str; 1] = ["world"];
 
 #[test]
 fn each_method_of_the_context_that_makes_ranks_differ_needs_all_ranks() {
-    let context = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/run");
+    let context = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src");
     let mut sources = Vec::new();
     files(&context, &mut sources);
     let mut listed: BTreeSet<&str> = ON_RANK_0.iter().flat_map(|(names, _)| *names).copied().collect();

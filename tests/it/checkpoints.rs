@@ -475,10 +475,10 @@ fn hooks_save_and_load_their_own_values_and_tensors() {
         .resume(&*folder)
         .on::<BeforeSaveCheckpoint>("save", |_| ())
         .on::<AfterLoadCheckpoint>("load", |cx| {
-            let saved: (u64, f64, String) = cx.load("steps")?;
+            let saved: (u64, f64, String) = cx.saved().get("steps")?;
             assert_eq!(saved, (2, f64::NEG_INFINITY, "#odd".to_owned()));
-            assert_eq!(cx.load_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
-            let error = cx.load::<u64>("stepz").unwrap_err().to_string();
+            assert_eq!(cx.saved().get_tensor("ones")?.sum(Kind::Float).double_value(&[]), 4.0);
+            let error = cx.saved().get::<u64>("stepz").unwrap_err().to_string();
             assert_eq!(error, "no value is saved under `stepz`; did you mean `steps`?");
             assert_eq!(cx.counters().batches_seen, 2, "the counters are restored");
             cx.log("loaded", 1);

@@ -446,7 +446,7 @@ fn an_announced_length_is_shown_but_not_enforced() {
         let note = Arc::clone(&batches);
         let mut trainer = model::builder()
             .on::<BeforeStep>("note", move |cx| {
-                note.store(cx.batches().map_or(0, |batches| batches as usize), Ordering::SeqCst);
+                note.store(cx.plan().batches.map_or(0, |batches| batches as usize), Ordering::SeqCst);
             })
             .build()
             .unwrap();

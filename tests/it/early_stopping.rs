@@ -84,7 +84,7 @@ fn a_hook_can_query_whether_the_fit_validates() {
     let seen: Arc<Mutex<Vec<bool>>> = Default::default();
     let note = Arc::clone(&seen);
     let mut trainer = builder()
-        .on::<BeforeFit>("note", move |cx| note.lock().unwrap().push(cx.validates()))
+        .on::<BeforeFit>("note", move |cx| note.lock().unwrap().push(cx.plan().validates))
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();

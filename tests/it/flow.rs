@@ -365,7 +365,7 @@ impl SanityRecorder {
     #[hook(only = sanity)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         assert!(!cx.step_loss().unwrap().requires_grad());
-        self.0.push(format!("{} of {}", cx.counters().batch_idx, cx.batches().unwrap()));
+        self.0.push(format!("{} of {}", cx.counters().batch_idx, cx.plan().batches.unwrap()));
     }
     #[hook(only = sanity)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) {

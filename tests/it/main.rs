@@ -143,4 +143,5 @@ mod traces;
 mod uneven;
 mod variables;
 mod version_counters;
+mod watching;
 mod weights;

@@ -229,7 +229,7 @@ fn an_explicit_launch_joins_its_own_world() {
         let file = std::env::var("MASTER_ADDR").unwrap().replace("file://", "") + "-by-hand";
         let by_hand = World::join(&Launch::file(1 - own, 2, file))?;
         let harness = Harness::small().configure(|builder| builder.world(by_hand.clone()));
-        let seen = harness.at(|cx: &mut Cx<AfterFit>| Ok((cx.rank(), cx.world_size())))?;
+        let seen = harness.at(|cx: &mut Cx<AfterFit>| Ok((cx.rank(), cx.vars().share().of)))?;
         Ok((own, by_hand.rank(), seen))
     });
     assert_eq!(sizes.unwrap(), [(0, 1, (1, 2)), (1, 0, (0, 2))]);

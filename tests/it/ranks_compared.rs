@@ -5,7 +5,7 @@ use std::path::Path;
 use trainer::TrainerBuilder;
 use trainer::checkpoint::Resume;
 use trainer::distributed::{Launch, World, sync_batch_norm};
-use trainer::hooks::{EarlyStopping, Goal, NanGuard, ReduceOnPlateau, SpikeGuard};
+use trainer::hooks::{EarlyStopping, NanGuard, ReduceOnPlateau, SpikeGuard};
 use trainer::prelude::*;
 use trainer::testing::{Harness, Ranks, SmallTask};
 

@@ -210,7 +210,7 @@ fn trained(folder: &Path, cancelled_at: u64) -> Result<Vec<(u64, i64)>> {
                     Vec::<f64>::try_from(cx.batch::<(Tensor, Tensor)>()?.1.view([-1]).to_kind(Kind::Double))?;
                 own.lock().unwrap().extend(ids.iter().map(|id| (cx.counters().epoch, *id as i64)));
             }
-            if cx.counters().batches_seen + 1 == cancelled_at && cx.rank() == cx.world_size() - 1 {
+            if cx.counters().batches_seen + 1 == cancelled_at && cx.rank() == cx.vars().share().of - 1 {
                 token.cancel();
             }
             Ok(())

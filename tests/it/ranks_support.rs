@@ -10,7 +10,7 @@ use trainer::checkpoint::Resume;
 use trainer::data::{NamedLoaders, from_fn, from_fn_per_rank};
 use trainer::distributed::{Launch, Share, SyncBatchNorm, sync_batch_norm};
 use trainer::hooks::{
-    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, LocalSgd, ReduceOnPlateau, Swa,
+    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, GradientNoise, LocalSgd, ReduceOnPlateau, Swa,
 };
 use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
@@ -537,7 +537,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     let preds = trainer.predict(&mut unseen)?;
     let preds = trainer::distributed::World::from_env()?.gather_predictions("preds", &preds)?;
     let counters = summary.counters;
-    let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part));
+    let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part).ok());
     let state = optimizers.flat_map(|optimizer| optimizer.state()).map(|(_, tensor)| tensor.numel()).sum();
     Ok(Outcome {
         stopped: summary.stopped,

@@ -119,7 +119,7 @@ fn records(record_every: u64, late: bool, cancel: Option<(u64, Checkpointing)>) 
                 }
             })
             .on::<AfterLoadCheckpoint>("lines", move |cx| {
-                *loaded.lock().unwrap() = cx.load::<Option<usize>>("lines")?.unwrap_or(0);
+                *loaded.lock().unwrap() = cx.saved().get::<Option<usize>>("lines")?.unwrap_or(0);
                 Ok(())
             })
             .build()

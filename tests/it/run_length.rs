@@ -109,7 +109,7 @@ fn schedules_limits_and_intervals_count_the_same_steps() {
         });
         let planned = Arc::clone(&counted);
         let builder = builder.on::<BeforeFit>("planned", move |cx| {
-            planned.lock().unwrap().1 = cx.planned_steps().unwrap();
+            planned.lock().unwrap().1 = cx.plan().steps.unwrap();
         });
         let summary = builder.build().unwrap().fit(&mut batches(6), None).unwrap();
         let total = u32::try_from(12 * most).unwrap();

@@ -25,7 +25,7 @@ fn recording<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
             }
         })
         .on::<AfterValid>("note_valid", move |cx| {
-            valid.lock().unwrap().push(format!("valid of {}", cx.batches().unwrap_or_default()));
+            valid.lock().unwrap().push(format!("valid of {}", cx.plan().batches.unwrap_or_default()));
         })
         .build()
         .unwrap();
@@ -318,7 +318,7 @@ fn planned_steps_matches_the_optimizer_steps_taken() {
     let planned = |builder: TrainerBuilder<_>, fits: u64| {
         let mut trainer = builder
             .on::<AfterFit>("planned", |cx| {
-                let planned = cx.planned_steps().unwrap();
+                let planned = cx.plan().steps.unwrap();
                 cx.log("planned", planned);
             })
             .build()

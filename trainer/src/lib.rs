@@ -212,7 +212,7 @@ pub use io::terminal::{DivertedLines, Line, divert_lines, eprint_line, print_lin
 pub use libtorch::{Autocast, Heap, MatmulPrecision, RandomState, wide};
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
-pub use log::{IntoValue, Reduce, Value};
+pub use log::{Goal, IntoValue, Reduce, Value};
 pub use model::added::{AddVariables, NewVariables};
 pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use model::leaves::{Leaf, Leaves};
@@ -225,6 +225,7 @@ pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::layers::{Call, Layer};
+pub use run::plan::Plan;
 pub use run::run_folder::{RunFile, RunFolder};
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;

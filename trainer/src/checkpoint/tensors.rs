@@ -233,10 +233,10 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
 /// use trainer::checkpoint::{read_tensors, write_tensors};
 /// use trainer::prelude::*;
 ///
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("means.safetensors");
+/// # let path = std::env::temp_dir().join(format!("trainer-means-{}.safetensors", std::process::id()));
 /// write_tensors(&path, &[("mean".to_owned(), Tensor::from_slice(&[1.0_f32, 2.0]))])?;
 /// assert_eq!(read_tensors(&path)?["mean"], Tensor::from_slice(&[1.0_f32, 2.0]));
+/// # std::fs::remove_file(path)?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///

@@ -62,7 +62,9 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 
 /// Creates a loader that calls a closure for the batches of each epoch.
 ///
-/// Use this when your batches come from an iterator, a stream or a simulation.
+/// Use this when your batches come from an iterator, a stream or a simulation. If the ranks of
+/// [several processes](crate::distributed) have different batches, such as files of their own, use
+/// [`from_fn_per_rank`].
 ///
 /// ```
 /// use tch::Tensor;

@@ -476,7 +476,7 @@ impl Checkpoint {
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let step = cx.counters();
         self.remove_undone(cx, step.batches_seen.saturating_sub(1))?;
-        let is_due = self.every.is_some_and(|every| every.is_due(self.requested.1, step, cx.batches()));
+        let is_due = self.every.is_some_and(|every| every.is_due(self.requested.1, step, cx.plan().batches));
         let is_requested = cx.take_checkpoint_request();
         if is_requested && self.requeue {
             self.requeue_at = Some(step.batches_seen);
@@ -503,7 +503,7 @@ impl Checkpoint {
     fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
-            Some(every) => every.is_due_after_epoch(cx.counters(), cx.batches()),
+            Some(every) => every.is_due_after_epoch(cx.counters(), cx.plan().batches),
         };
         let before = self.requested.0;
         if is_due {
@@ -555,7 +555,7 @@ impl Checkpoint {
     /// the list, so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
-        self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
+        self.kept = if cx.saved().contains(KEPT) { cx.saved().get(KEPT)? } else { Kept::default() };
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
         self.has_begun = true;
         self.roll_backs = cx.roll_backs();

@@ -47,8 +47,8 @@ use crate::values::float::readable;
 /// ```
 ///
 /// The schedule is evaluated at the number of optimizer steps taken so far, and the length of the
-/// run is [`Cx::planned_steps`]. With [`by_epoch`](FieldSchedule::by_epoch), the epoch and
-/// [`Cx::planned_epochs`] are used instead. The output of the schedule is the value of the field,
+/// run is [`Plan::steps`](crate::Plan::steps). With [`by_epoch`](FieldSchedule::by_epoch), the epoch and
+/// [`Plan::epochs`](crate::Plan::epochs) are used instead. The output of the schedule is the value of the field,
 /// not a factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if
 /// it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
@@ -95,7 +95,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
 
     /// Returns the number of steps, or epochs, in the run, if it is known.
     fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
-        if self.by_epoch { cx.planned_epochs() } else { cx.planned_steps() }
+        if self.by_epoch { cx.plan().epochs } else { cx.plan().steps }
     }
 
     /// Returns an error if the schedule is invalid. Warns if the value at this step, or in this

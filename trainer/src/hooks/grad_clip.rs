@@ -63,7 +63,8 @@ pub struct ClipGradValue {
 impl<T: Task> TrainerBuilder<T> {
     /// Clips the global norm of the gradients to `max_norm` before each optimizer step, as
     /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`ClipGradNorm`]
-    /// around `opt_step`; name it in the order constraints of your own hooks.
+    /// around `opt_step`: name it in the order constraints of your own hooks, or add it to a
+    /// [`HookSet`](crate::HookSet). To clip in a hook, call the method of `Cx`.
     ///
     /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first,
     /// so that one large element does not scale down all others. Both limits then hold.
@@ -74,7 +75,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
     /// each optimizer step, as [`Cx::clip_grad_value`](crate::Cx::clip_grad_value) does. Adds the
-    /// hook [`ClipGradValue`] around `opt_step`.
+    /// hook [`ClipGradValue`] around `opt_step`, with the same choice.
     ///
     /// With [`clip_grad_norm`](TrainerBuilder::clip_grad_norm), the elements are clipped before the
     /// global norm is clipped.

@@ -45,7 +45,7 @@ use crate::values::float::readable;
 /// - **Steps**: the schedule is evaluated at [`optimizer_steps`](Counters::optimizer_steps), the
 ///   number of steps taken before over all fits, excluding those that a hook skipped. With
 ///   [`by_epoch`](Self::by_epoch), it is evaluated at the epoch.
-/// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::planned_epochs`] with `by_epoch`. It
+/// - **Length of the run**: [`Plan::steps`](crate::Plan::steps), or [`Plan::epochs`](crate::Plan::epochs) with `by_epoch`. It
 ///   must be known for a schedule over the whole run: a task that takes several steps for a batch
 ///   says how many with [`steps_per_batch`](Task::steps_per_batch). A second `fit`, or a resume
 ///   with more epochs, makes the run longer. A schedule over the whole run then continues at the
@@ -342,7 +342,7 @@ impl HyperparameterSchedule {
     /// Returns the length of the run in steps, or in epochs if `by_epoch` is set; `None` if it is
     /// not known.
     fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
-        if self.by_epoch { cx.planned_epochs() } else { cx.planned_steps() }
+        if self.by_epoch { cx.plan().epochs } else { cx.plan().steps }
     }
 
     /// Returns the step, or the epoch, at which the schedule is evaluated.

@@ -208,7 +208,7 @@ impl LocalSgd {
     /// Computes the averages that evaluation passes and checkpoints use, unless they are already
     /// known or all ranks have the same weights.
     fn compute_averages<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
-        if self.batches == 0 || !self.averages.is_empty() || cx.world_size() == 1 {
+        if self.batches == 0 || !self.averages.is_empty() || cx.vars().share().of == 1 {
             return Ok(());
         }
         let _no_grad = tch::no_grad_guard();

@@ -65,8 +65,7 @@ pub use spike_guard::SpikeGuard;
 pub use stochastic_depth::StochasticDepth;
 pub use unit_activity::{DeadUnits, SaturatedUnits};
 
-pub use crate::hook::stages;
-pub use crate::log::Goal;
+use crate::hook::stages;
 
 /// Whether a setting is a finite number above 0.
 fn is_positive(number: f64) -> bool {

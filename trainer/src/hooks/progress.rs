@@ -149,8 +149,8 @@ impl Progress {
         if !self.in_terminal {
             return;
         }
-        self.bar = cx.batches().map_or_else(ProgressBar::no_length, ProgressBar::new);
-        let template = match cx.batches() {
+        self.bar = cx.plan().batches.map_or_else(ProgressBar::no_length, ProgressBar::new);
+        let template = match cx.plan().batches {
             Some(_) => "{prefix} {bar:16.cyan/dim} {pos}/{len}  {rate}  {wide_msg}",
             None => "{prefix} {spinner} {pos}  {rate}  {wide_msg}",
         };
@@ -178,7 +178,7 @@ impl Progress {
     fn pass<P>(&self, cx: &Cx<P>) -> String {
         let phase = with_loader(cx, ' ');
         if self.is_of_epoch(cx.phase()) {
-            format!("{phase} {}", nth(cx.counters().epoch, cx.planned_epochs()))
+            format!("{phase} {}", nth(cx.counters().epoch, cx.plan().epochs))
         } else {
             phase
         }
@@ -204,7 +204,7 @@ impl Progress {
     fn progress_line(&self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let done = cx.counters().batch_idx;
         let rate = self.pace.per_second(done);
-        let of = cx.batches().map_or_else(String::new, |batches| format!("/{batches}"));
+        let of = cx.plan().batches.map_or_else(String::new, |batches| format!("/{batches}"));
         print_line(format!(
             "{}  batch {done}{of}  {}  {rate:.1} batches/s  {}",
             self.pass(cx),
@@ -218,9 +218,9 @@ impl Progress {
     /// nothing if neither is known.
     fn eta(&self, cx: &Cx<Main<AfterStep>>) -> String {
         let steps = cx.counters().optimizer_steps;
-        let of_fit = self.fit_pace.as_ref().zip(cx.planned_steps().filter(|_| self.in_fit));
+        let of_fit = self.fit_pace.as_ref().zip(cx.plan().steps.filter(|_| self.in_fit));
         let of_fit = of_fit.map(|(pace, planned)| pace.remaining(steps, planned));
-        let of_pass = cx.batches().map(|batches| self.pace.remaining(cx.counters().batch_idx, batches));
+        let of_pass = cx.plan().batches.map(|batches| self.pace.remaining(cx.counters().batch_idx, batches));
         let seconds = of_fit.filter(|seconds| seconds.is_finite()).or(of_pass);
         seconds.map_or_else(String::new, |seconds| format!("eta {}", rough(seconds)))
     }
@@ -397,7 +397,7 @@ impl Progress {
                 ));
             }
         }
-        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.planned_epochs())), &cx.metrics());
+        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.plan().epochs)), &cx.metrics());
         if self.has_table {
             self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
         }
@@ -422,8 +422,8 @@ impl Progress {
 
     /// Restores the metrics of the epochs before the checkpoint.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        if self.has_table && cx.has_saved(EPOCHS) {
-            self.epochs = cx.load(EPOCHS)?;
+        if self.has_table && cx.saved().contains(EPOCHS) {
+            self.epochs = cx.saved().get(EPOCHS)?;
         }
         Ok(())
     }

@@ -24,13 +24,13 @@ static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 /// use trainer::prelude::*;
 /// use trainer::profile::KernelTrace;
 ///
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("product.json");
+/// # let path = std::env::temp_dir().join(format!("trainer-product-{}.json", std::process::id()));
 /// let trace = KernelTrace::start(Device::Cpu, true)?;
 /// let matrix = Tensor::randn([64, 64], (Kind::Float, Device::Cpu));
 /// let product = matrix.matmul(&matrix);
 /// trace.save(&path)?; // open it in chrome://tracing or ui.perfetto.dev
 /// # assert!(std::fs::read_to_string(&path)?.contains("aten::matmul"));
+/// # std::fs::remove_file(path)?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 #[derive(Debug)]

@@ -65,7 +65,8 @@ macro_rules! numbers {
 
 numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
-/// Determines how all values logged under one name in a pass are reduced to one number.
+/// Determines how all values logged under one name in a pass are reduced to one number. How a loss
+/// is reduced over the elements of one batch is tch's `Reduction`.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {

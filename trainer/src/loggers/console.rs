@@ -80,7 +80,7 @@ impl Console {
             return;
         }
         self.last = (optimizer_steps, Some(Instant::now()));
-        let of = cx.planned_epochs().map_or_else(String::new, |epochs| format!("/{epochs}"));
+        let of = cx.plan().epochs.map_or_else(String::new, |epochs| format!("/{epochs}"));
         let values: String =
             record.scalars().map(|(name, value)| format!("  {name} {}", readable(value))).collect();
         crate::print_line(format!("step {optimizer_steps}  epoch {}{of}{values}", epoch + 1));

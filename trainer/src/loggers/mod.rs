@@ -114,7 +114,7 @@ pub use to_file::ToFile;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::hooks::stages;
+use crate::stages;
 
 /// Converts a time to seconds since the Unix epoch.
 fn seconds(time: SystemTime) -> f64 {

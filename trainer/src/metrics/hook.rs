@@ -393,7 +393,7 @@ impl<M: Metric> MetricHook<M> {
     fn measured_on_all_ranks<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
         let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
-        if cx.world_size() > 1 {
+        if cx.vars().share().of > 1 {
             *states = states.of_all_ranks(&cx.world())?;
         }
         Ok((!states.is_empty()).then_some(pass))

@@ -235,7 +235,7 @@ trainer_macros::root_lifecycle! {
     /// Values can be added to the checkpoint that is about to be written: [`Cx::save`].
     allows save: CanSave at before_save_checkpoint;
 
-    /// Values can be taken from the checkpoint that was read: [`Cx::load`].
+    /// Values can be taken from the checkpoint that was read: [`Cx::saved`].
     allows load: CanLoad at after_load_checkpoint;
 
     /// Values can be logged: [`Cx::log`].

@@ -11,6 +11,7 @@ pub(crate) mod layers;
 mod log;
 pub(crate) mod modules;
 mod place;
+pub(crate) mod plan;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;

@@ -146,7 +146,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a closure as a hook at the point `P`.
+    /// Adds a closure as a hook at the point `P`. Use this for a hook that captures values of the
+    /// program or belongs to one trainer. A `#[hook]` function is found in every program that links
+    /// it, and a hook with a state or several points is a type, added by
+    /// [`hook`](TrainerBuilder::hook).
     ///
     /// The first argument is the hook's name, or [`HookOptions`] with the keys of `#[hook]`. The
     /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows the hook with the
@@ -174,7 +177,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Adds a closure that only [observes](crate::Cx#observers) at the point `P`, like
-    /// [`on`](Self::on).
+    /// [`on`](Self::on). Use this whenever the closure changes nothing: a resume then need not have
+    /// it, and ranks need not agree about it.
     ///
     /// ```
     /// use trainer::TrainerBuilder;

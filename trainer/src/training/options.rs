@@ -177,7 +177,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. If several
+    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Use this in a
+    /// program that runs on any machine, and [`device`](TrainerBuilder::device) to choose. If several
     /// processes train together, each uses the GPU of its
     /// [rank on the host](crate::distributed::Launch::local_rank).
     ///

@@ -205,7 +205,7 @@ pub trait Task: Send + Sized + 'static {
     ///
     /// The length of the run in steps is computed from it, and so are schedules over the whole run.
     /// If `train_step` takes more steps, that length is not known
-    /// ([`planned_steps`](crate::Cx::planned_steps)), and a schedule that needs it ends the run
+    /// ([`Plan::steps`](crate::Plan::steps)), and a schedule that needs it ends the run
     /// with an error. If the number of steps differs between batches, return the largest.
     ///
     /// ```

@@ -175,7 +175,9 @@ impl<T: Task> Trainer<T> {
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
     /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are
     /// `terminal` and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in
-    /// hooks), `markdown` and `json`. If several processes train together, only the
+    /// hooks), `markdown` and `json`. Call this in a program whose user chooses whether to see the
+    /// table, and [`describe_hooks`](Trainer::describe_hooks) to print or read it in any case. If
+    /// several processes train together, only the
     /// [main](Trainer::is_main) process prints.
     ///
     /// ```no_run
@@ -258,27 +260,43 @@ impl<T: Task> Trainer<T> {
         self.run.vars()
     }
 
-    /// The optimizer, if the trainer has one. If it has several, this is the optimizer of the
-    /// current part of the model.
-    #[must_use]
-    pub fn optimizer(&self) -> Option<&dyn Optimizer> {
-        self.run.optimizers().get(None)
+    /// The current optimizer, as [`Cx::optimizer`](crate::Cx::optimizer) returns it: if there are
+    /// several, the one used most recently. To choose one, use
+    /// [`optimizer_of`](Trainer::optimizer_of).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer was built without an optimizer.
+    pub fn optimizer(&self) -> Result<&dyn Optimizer> {
+        self.run.optimizers().current()
     }
 
-    /// Mutable access to the optimizer; see [`optimizer`](Trainer::optimizer).
-    pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
-        self.run.optimizers_mut().current_mut().ok()
+    /// Mutable access to the current [`optimizer`](Trainer::optimizer).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer was built without an optimizer.
+    pub fn optimizer_mut(&mut self) -> Result<&mut dyn Optimizer> {
+        self.run.optimizers_mut().current_mut()
     }
 
-    /// The optimizer of a part of the model.
-    #[must_use]
-    pub fn optimizer_of(&self, part: &str) -> Option<&dyn Optimizer> {
-        self.run.optimizers().get(Some(part))
+    /// The optimizer of a part of the model; that of the whole model has the name `""`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for `part`.
+    pub fn optimizer_of(&self, part: &str) -> Result<&dyn Optimizer> {
+        self.run.optimizers().for_part(part)
     }
 
-    /// Mutable access to the optimizer of a part of the model.
-    pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
-        self.run.optimizers_mut().for_part_mut(part).ok()
+    /// Mutable access to the optimizer of a part of the model; see
+    /// [`optimizer_of`](Trainer::optimizer_of).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for `part`.
+    pub fn optimizer_of_mut(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
+        self.run.optimizers_mut().for_part_mut(part)
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Every {
 /// impl PrintLoss {
 ///     #[hook(only = train)]
 ///     fn after_step(&mut self, cx: &Cx<AfterStep>) {
-///         if self.every.is_due(self.printed, cx.counters(), cx.batches()) {
+///         if self.every.is_due(self.printed, cx.counters(), cx.plan().batches) {
 ///             self.printed = cx.counters().optimizer_steps;
 ///             trainer::print_line(format!("{:?}", cx.step_loss()));
 ///         }

@@ -8,7 +8,7 @@ fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> {
 
 #[hook]
 fn before_fit(cx: &mut Cx<BeforeFit>) -> Result<()> {
-    let _steps: u64 = cx.load("steps")?;
+    let _steps: u64 = cx.saved().get("steps")?;
     Ok(())
 }
 

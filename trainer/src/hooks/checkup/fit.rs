@@ -137,10 +137,10 @@ impl Watch {
             for (var, parameter) in self.vars.parameters().zip(&mut self.parameters) {
                 parameter.is_trained = var.tensor.requires_grad();
             }
-            if let Some(batches) = cx.batches().filter(|_| !cx.is_limited())
-                && cx.accumulation() > batches
+            if let Some(batches) = cx.plan().batches.filter(|_| !cx.plan().is_limited)
+                && cx.plan().accumulation > batches
             {
-                rules::ACCUMULATION.warn(cx, &[&cx.accumulation().to_string(), &batches.to_string()]);
+                rules::ACCUMULATION.warn(cx, &[&cx.plan().accumulation.to_string(), &batches.to_string()]);
             }
         }
         Ok(self.recorded < RECORDED)

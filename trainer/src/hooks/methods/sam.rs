@@ -97,7 +97,7 @@ impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
-        if cx.world_size() > 1 {
+        if cx.vars().share().of > 1 {
             return Err(Error::msg("`Sam` does not support several processes: remove the hook"));
         }
         if cx.parts().count() > 1 {

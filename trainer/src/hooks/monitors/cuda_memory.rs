@@ -2,8 +2,8 @@
 
 use super::{Interval, MIB, interval_settings};
 use crate::cuda::{self, CudaMemory};
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs the memory that libtorch's allocator manages on the task's CUDA device, in MiB:
 /// `train/cuda_memory/allocated`, the memory occupied by tensors; `…/reserved`, the memory held by

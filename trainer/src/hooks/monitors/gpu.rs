@@ -5,9 +5,9 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 
 use super::{Interval, MIB, interval_settings};
-use crate::hooks::stages;
 use crate::libtorch::cuda;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load from other
 /// processes.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Interval, interval_settings};
 use crate::error::did_you_mean;
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
 /// step uses them: after [`HyperparameterSchedule`](super::super::HyperparameterSchedule) has set

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{Interval, interval_settings};
 use crate::distributed::World;
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs how the ranks differ in speed: the times of the slowest, the median and the fastest rank.
 ///

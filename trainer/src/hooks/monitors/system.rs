@@ -6,8 +6,8 @@ use std::time::Instant;
 use sysinfo::{MemoryRefreshKind, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::{Interval, MIB, interval_settings};
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs the memory and the load of the process and of the machine.
 ///

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{Interval, interval_settings};
 use crate::hooks::pace::Pace;
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 
 /// Logs the training speed, the time spent waiting for data, and the remaining time.
 ///
@@ -43,7 +43,7 @@ use crate::prelude::own::*;
 /// - Time spent on validation, checkpoints and loggers counts only toward the remaining time. The
 ///   wait after a batch with a record is therefore not measured: if every batch has a record,
 ///   `data_wait` covers only the first wait of an epoch and those after a validation or checkpoint.
-/// - The remaining time is extrapolated to the [planned steps](Cx::planned_steps) from the mean
+/// - The remaining time is extrapolated to the [planned steps](crate::Plan::steps) from the mean
 ///   pace of this fit, including its validations. It is omitted if the number of planned steps is
 ///   not known.
 /// - On a GPU, `time/step` is only the time that it takes to queue the work of a batch. The monitor
@@ -175,7 +175,7 @@ impl ThroughputMonitor {
         if waits > 0 {
             cx.log_weighted("time/data_wait", wait, f64::from(waits));
         }
-        if let (Some(pace), Some(planned)) = (&self.pace, cx.planned_steps()) {
+        if let (Some(pace), Some(planned)) = (&self.pace, cx.plan().steps) {
             let remaining = pace.remaining(counters.optimizer_steps, planned);
             cx.log_as("time/remaining", remaining, Reduce::Last);
         }

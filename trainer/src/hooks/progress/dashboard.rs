@@ -15,8 +15,8 @@ use trainer_formats::run::{Points, Span};
 use trainer_tui::{Action, Requests, Screen, State, Theme, View, check_screen, draw, next_key};
 
 use super::Progress;
-use crate::hooks::stages;
 use crate::prelude::own::*;
+use crate::stages;
 use crate::{DivertedLines, Line, divert_lines, print_line};
 
 /// The time between two updates of the screen.

@@ -186,12 +186,12 @@ impl Worker {
             return Ok((rows, 0));
         }
         let (mut file, _) = open(path, Links::Refuse)?;
-        file.seek(SeekFrom::Start(self.job.sent)).map_err(|error| Error::in_file(path, error))?;
+        file.seek(SeekFrom::Start(self.job.sent)).map_err(|error| error::Error::in_file(path, error))?;
         let mut reader = BufReader::new(file);
         let mut line = String::new();
         while rows.len() < MAX_METRICS {
             line.clear();
-            let length = reader.read_line(&mut line).map_err(|error| Error::in_file(path, error))?;
+            let length = reader.read_line(&mut line).map_err(|error| error::Error::in_file(path, error))?;
             if !line.ends_with('\n') {
                 break; // the line is still being written
             }

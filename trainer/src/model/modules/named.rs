@@ -180,7 +180,8 @@ pub trait Naming: Sized {
 
 impl<M: ModuleT> Naming for M {}
 
-/// Builds a module at a variable path, and names it after the path.
+/// Builds a module at a variable path, and names it after the path. Use this when the name is the
+/// path of the variables, as in PyTorch, and [`.named(…)`](Naming::named) for another name.
 ///
 /// ```
 /// use trainer::modules;

@@ -27,7 +27,7 @@ pub struct Sequential {
 }
 
 /// A sequence of named layers whose forward pass differs between training and evaluation, created
-/// by [`seq_t`].
+/// by [`seq_t`]. Use [`Sequential`] if it never differs.
 ///
 /// ```
 /// use trainer::modules;
@@ -100,7 +100,8 @@ macro_rules! sequence {
     ($sequence:ident, $module:ident, $named:ident) => {
         impl $sequence {
             /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer
-            /// that already has a name, such as another sequence, keeps it.
+            /// that already has a name, such as another sequence, keeps it. To choose the name, use
+            /// [`add_as`](Self::add_as).
             #[must_use]
             #[allow(clippy::should_implement_trait)]
             pub fn add<M: $module + 'static>(self, layer: M) -> Self {

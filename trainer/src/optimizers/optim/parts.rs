@@ -413,16 +413,6 @@ impl Optimizers {
     pub(crate) fn require(&self) -> Result<()> {
         if self.parts.is_empty() { Err(no_optimizer()) } else { Ok(()) }
     }
-
-    /// Returns the optimizer of a part, or the current optimizer if no part is named. Returns
-    /// `None` if there is no such optimizer.
-    pub(crate) fn get(&self, part: Option<&str>) -> Option<&dyn Optimizer> {
-        let found = match part {
-            None => self.parts.get(self.current),
-            Some(name) => self.parts.iter().find(|part| part.name == name),
-        };
-        found.map(|part| part.optimizer.as_ref())
-    }
 }
 
 /// Returns the error for a run that needs an optimizer and has none.

@@ -68,7 +68,7 @@ mod multi_step;
 mod one_cycle;
 mod polynomial;
 mod product;
-mod sequential;
+mod sequence;
 mod step_decay;
 mod steps;
 mod warm_up;
@@ -82,7 +82,7 @@ pub use multi_step::MultiStep;
 pub use one_cycle::{OneCycle, OneCycleMomentum};
 pub use polynomial::Polynomial;
 pub use product::Product;
-pub use sequential::Sequential;
+pub use sequence::Sequence;
 pub use step_decay::StepDecay;
 pub use warm_up::WarmUp;
 
@@ -162,12 +162,12 @@ pub trait Schedule: Send + 'static {
     }
 
     /// Continues with the schedule `next` at step `at`, which is step 0 of `next`: see
-    /// [`Sequential`].
-    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential
+    /// [`Sequence`].
+    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequence
     where
         Self: Sized,
     {
-        Sequential::new(self).and(at.into(), next)
+        Sequence::new(self).and(at.into(), next)
     }
 
     /// Multiplies the factors of this schedule and `other`: see [`Product`].

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tch::Tensor;
 
 use super::Cx;
@@ -105,52 +104,20 @@ impl<P> Cx<P> {
         self.active().added.borrow_mut().set_tensor(key, tensor)
     }
 
-    /// Whether the checkpoint that was read has a value under this key; tensors do not count.
+    /// The values of the checkpoint that was read: those that [`save`](Cx::save) and
+    /// [`save_tensor`](Cx::save_tensor) have added.
     ///
     #[doc = available!(CanLoad)]
     #[must_use]
-    pub fn has_saved(&self, key: &str) -> bool
+    pub fn saved(&self) -> &Saved
     where
         P: CanLoad,
     {
-        self.saved().contains(key)
-    }
-
-    /// Returns a value from the checkpoint that was read.
-    ///
-    #[doc = available!(CanLoad)]
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no value under this key, or if it cannot be deserialized as a
-    /// `T`.
-    pub fn load<T: DeserializeOwned>(&self, key: &str) -> Result<T>
-    where
-        P: CanLoad,
-    {
-        self.saved().get(key)
-    }
-
-    /// Returns a tensor from the checkpoint that was read. It is on the CPU.
-    ///
-    #[doc = available!(CanLoad)]
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no tensor under this key.
-    pub fn load_tensor(&self, key: &str) -> Result<&Tensor>
-    where
-        P: CanLoad,
-    {
-        self.saved().get_tensor(key)
+        &self.active().saved
     }
 }
 
 impl<P> Cx<P> {
-    fn saved(&self) -> &Saved {
-        &self.active().saved
-    }
-
     fn active(&self) -> &ActiveCheckpoint {
         self.as_run().checkpoints.active.as_ref().expect("active while its points fire")
     }

@@ -70,7 +70,7 @@ impl<P> Cx<P> {
         if !self.as_run().fit.is_running {
             return Ok(()); // a trial run of a finder
         }
-        if !self.validates() {
+        if !self.plan().validates {
             return Err(Error::msg(format!(
                 "`{name}` will never be measured, because this fit does not validate: pass validation data, \
                  `fit(&mut train, Some(&mut valid))`, and set `.validate_every(…)` so that a validation is due within the fit"

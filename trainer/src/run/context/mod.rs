@@ -4,6 +4,10 @@
 // order. Blank lines keep rustfmt from sorting them.
 mod cx;
 
+mod gradients;
+
+mod control;
+
 mod record;
 
 mod state;

@@ -14,16 +14,11 @@ impl<P> Cx<P> {
         self.run.rank() == 0
     }
 
-    /// The rank of this process among those that train together, from 0.
+    /// The rank of this process among those that train together, from 0. Their number is
+    /// [`cx.vars().share().of`](crate::Vars::share).
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.as_run().rank()
-    }
-
-    /// The number of processes that train together; 1 if there is only one.
-    #[must_use]
-    pub fn world_size(&self) -> u32 {
-        self.as_run().ranks.world.size()
     }
 
     /// The processes that train together; a process that trains alone is a world of one rank, in

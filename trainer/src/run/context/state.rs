@@ -11,6 +11,7 @@ use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
 use crate::moments::counters::Counters;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
+use crate::run::plan::Plan;
 
 /// # Position in the run
 impl<P> Cx<P> {
@@ -29,30 +30,18 @@ impl<P> Cx<P> {
         self.run.progress.counters
     }
 
-    /// The number of batches in the current or most recent pass over data; `None` if it is unknown,
-    /// because the loader does not report it and no setting limits it.
+    /// How much the run is planned to do.
     #[must_use]
-    pub fn batches(&self) -> Option<u64> {
-        self.run.progress.batches
-    }
-
-    /// The planned total number of epochs, including those of earlier fits, or `None` if only
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) or
-    /// [`max_time`](crate::TrainerBuilder::max_time) ends training. Known from `before_fit` on.
-    #[must_use]
-    pub fn planned_epochs(&self) -> Option<u64> {
-        self.run.fit.plan.epochs
-    }
-
-    /// The planned total number of optimizer steps, including those of earlier fits: the step at
-    /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known, or if `train_step` has taken more
-    /// steps for a batch than [`Task::steps_per_batch`](crate::Task::steps_per_batch) returns.
-    ///
-    /// Skipped batches and an early stop result in fewer steps.
-    #[must_use]
-    pub fn planned_steps(&self) -> Option<u64> {
-        self.run.fit.plan.planned_steps
+    pub fn plan(&self) -> Plan {
+        let run = self.as_run();
+        Plan {
+            batches: run.progress.batches,
+            epochs: run.fit.plan.epochs,
+            steps: run.fit.plan.planned_steps,
+            accumulation: run.settings.accumulate_in(run.progress.counters.epoch),
+            is_limited: run.settings.limit(run.at.place.phase).is_some(),
+            validates: run.fit.plan.validates,
+        }
     }
 
     /// Whether the optimizer steps at this batch: with
@@ -64,35 +53,12 @@ impl<P> Cx<P> {
         self.run.at.place.phase == Phase::Train && self.run.fit.window.ends_here()
     }
 
-    /// The number of batches in an accumulation window of the current epoch:
-    /// [`accumulate`](crate::TrainerBuilder::accumulate). The last window of an epoch can be
-    /// shorter.
-    #[must_use]
-    pub fn accumulation(&self) -> u64 {
-        self.run.settings.accumulate_in(self.run.progress.counters.epoch)
-    }
-
-    /// Whether a setting limits the batches of each pass over data in this phase, such as
-    /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches).
-    #[must_use]
-    pub fn is_limited(&self) -> bool {
-        self.run.settings.limit(self.run.at.place.phase).is_some()
-    }
-
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
     /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
     /// step, for example.
     #[must_use]
     pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
         self.run.at.scopes().contains(&O::index())
-    }
-
-    /// Whether the current `fit` is planned to validate: it has validation data, and the validation
-    /// of at least one loader is due before the planned end. Known from `before_fit` on. A stop can
-    /// still end the fit before its first validation.
-    #[must_use]
-    pub fn validates(&self) -> bool {
-        self.run.fit.plan.validates
     }
 
     /// Whether a `fit` will resume from a checkpoint if there is one (see

@@ -142,6 +142,7 @@ const LOCK: &str = "hooks.lock";
 const GOLDEN: &str = "hooks.golden";
 
 /// Compares a trainer with the lock of a package, for `assert_locked!`.
+#[doc(hidden)]
 #[track_caller]
 pub fn assert_lock<T: Task>(trainer: &Trainer<T>, package: &str) {
     if let Err(error) = trainer.check_lock(Path::new(package).join(LOCK)) {
@@ -150,6 +151,7 @@ pub fn assert_lock<T: Task>(trainer: &Trainer<T>, package: &str) {
 }
 
 /// Compares a trainer with the lock and the golden of a package, for `assert_locked!`.
+#[doc(hidden)]
 #[track_caller]
 pub fn assert_golden<T: Task>(
     trainer: Trainer<T>,

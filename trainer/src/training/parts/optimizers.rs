@@ -43,7 +43,7 @@ fn settings(group: &ParamGroup) -> BTreeMap<&str, f64> {
 
 impl OptimizerState {
     fn optimizer<'o>(&self, optimizers: &'o Optimizers) -> Result<&'o dyn Optimizer> {
-        let optimizer = optimizers.get(Some(&self.part));
+        let optimizer = optimizers.for_part(&self.part).ok();
         optimizer.ok_or_else(|| Error::usage(format!("the trainer no longer has {}", described(&self.part))))
     }
 

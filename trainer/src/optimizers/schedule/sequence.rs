@@ -25,15 +25,15 @@ use crate::values::facts::SettingList;
 /// # }
 /// ```
 #[doc(alias = "SequentialLR")]
-pub struct Sequential {
+pub struct Sequence {
     first: Box<dyn Schedule>,
     /// The other schedules, each with its first step.
     rest: Vec<(Amount, Box<dyn Schedule>)>,
 }
 
-impl Sequential {
+impl Sequence {
     pub(super) fn new(first: impl Schedule) -> Self {
-        Sequential { first: Box::new(first), rest: Vec::new() }
+        Sequence { first: Box::new(first), rest: Vec::new() }
     }
 
     pub(super) fn and(mut self, at: Amount, next: impl Schedule) -> Self {
@@ -42,7 +42,7 @@ impl Sequential {
     }
 }
 
-impl Schedule for Sequential {
+impl Schedule for Sequence {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let mut current = &self.first;
         let mut begun = 0;
@@ -75,7 +75,7 @@ impl Schedule for Sequential {
 
     /// Appends to this sequence: `at` is relative to the start of the first schedule, not of the
     /// last one.
-    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential {
+    fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequence {
         self.and(at.into(), next)
     }
 
@@ -88,7 +88,7 @@ impl Schedule for Sequential {
     }
 
     fn settings(&self) -> SettingList {
-        let Sequential { first, rest } = self;
+        let Sequence { first, rest } = self;
         let list = SettingList::of("Sequential").with_all("0", first.settings());
         (1..).zip(rest).fold(list, |list, (nth, (at, next))| {
             list.with(&format!("{nth}.at"), at).with_all(&nth.to_string(), next.settings())
@@ -96,9 +96,9 @@ impl Schedule for Sequential {
     }
 }
 
-impl fmt::Debug for Sequential {
+impl fmt::Debug for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let begin: Vec<_> = self.rest.iter().map(|(at, _)| at).collect();
-        f.debug_struct("Sequential").field("begin", &begin).finish_non_exhaustive()
+        f.debug_struct("Sequence").field("begin", &begin).finish_non_exhaustive()
     }
 }
