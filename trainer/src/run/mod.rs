@@ -13,7 +13,7 @@ pub(crate) mod modules;
 mod place;
 pub(crate) mod plan;
 pub mod profile;
-mod ranks;
+mod rank_state;
 pub(crate) mod recorder;
 pub(crate) mod reports;
 mod requests;
@@ -57,7 +57,7 @@ pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequ
 pub(crate) use folder::{FolderState, recorded};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Place, Whereabouts};
-pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
+pub(crate) use rank_state::{Amount, Ranks, SavesOfRanks, Upcoming};
 pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};

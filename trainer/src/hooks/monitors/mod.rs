@@ -7,7 +7,7 @@ mod cuda_memory;
 mod gpu;
 mod hyperparameters;
 mod parameters;
-mod ranks;
+mod rank_monitor;
 #[cfg(feature = "system")]
 mod system;
 mod throughput;
@@ -17,7 +17,7 @@ pub use cuda_memory::CudaMemoryMonitor;
 pub use gpu::GpuMonitor;
 pub use hyperparameters::HyperparameterMonitor;
 pub use parameters::ParameterMonitor;
-pub use ranks::RankMonitor;
+pub use rank_monitor::RankMonitor;
 #[cfg(feature = "system")]
 pub use system::SystemMonitor;
 pub use throughput::ThroughputMonitor;

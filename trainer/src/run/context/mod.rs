@@ -22,7 +22,7 @@ mod eval;
 
 mod checkpoint;
 
-mod ranks;
+mod world;
 
 pub use cx::Cx;
 pub(crate) use cx::missing;

@@ -4,7 +4,7 @@
 
 mod check;
 mod processes;
-mod ranks;
+mod rank_harness;
 
 use std::fmt;
 use std::panic::Location;
@@ -12,7 +12,7 @@ use std::panic::Location;
 use tch::{Device, Kind, Tensor, nn};
 
 use self::check::{Check, Checks, otherwise};
-pub use self::ranks::{Ranks, once};
+pub use self::rank_harness::{Ranks, once};
 use crate::Cx;
 use crate::data::{InMemory, Loader};
 use crate::error::{Error, Result};

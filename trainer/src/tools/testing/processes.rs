@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ranks::{FOLDER, OWN_RANK, Ranks, result_file};
+use super::rank_harness::{FOLDER, OWN_RANK, Ranks, result_file};
 use crate::checkpoint::text::from_text;
 use crate::distributed::variables;
 use crate::io::files::{Links, TemporaryFolder, create, open, read_start, read_text};
