@@ -14,7 +14,7 @@ mod state;
 
 mod metrics;
 
-mod modules;
+mod module;
 
 mod recompute;
 

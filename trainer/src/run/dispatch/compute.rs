@@ -1,6 +1,6 @@
 //! Calls of the task: everything that its model computes for the run passes through [`computing`].
 
-use super::modules::observed;
+use super::module_hooks::observed;
 use crate::checkpoint::Slot;
 use crate::error::{Error, Result};
 use crate::hook::instance::TASK;

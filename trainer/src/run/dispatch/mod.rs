@@ -7,7 +7,7 @@ mod compute;
 mod custom;
 pub(crate) mod describe;
 pub(crate) mod guard;
-mod modules;
+mod module_hooks;
 mod next;
 pub(crate) mod observers;
 mod operation;

@@ -21,7 +21,7 @@ use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, Wat
 use crate::modules::{outputs, summary};
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::modules::{Call, Gradient, Known, Modules};
+use crate::run::module_calls::{Call, Gradient, Known, Modules};
 use crate::run::{Run, Table};
 
 // Set while `WATCHER` identifies a run.
