@@ -218,14 +218,13 @@ pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use model::leaves::{Leaf, Leaves};
 pub use model::norms::norms;
 pub use model::vars::{Grads, Var, VarName, Vars};
-pub use moments::counters::Counters;
+pub use moments::counters::{Counters, Plan};
 pub use moments::moment::{Main, OnAllRanks};
 pub use moments::phase::{Phase, PhaseSet};
 pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::layers::{Call, Layer};
-pub use run::plan::Plan;
 pub use run::run_folder::{RunFile, RunFolder};
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;

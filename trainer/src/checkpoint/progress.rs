@@ -152,7 +152,7 @@ pub(crate) struct FitState {
     #[serde(skip)]
     pub(crate) failed_mid_step: bool,
     #[serde(skip)]
-    pub(crate) plan: Plan,
+    pub(crate) plan: FitPlan,
     pub(crate) start: FitStart,
     pub(crate) position: LoopPosition,
     pub(crate) window: AccumulationWindow,
@@ -200,7 +200,7 @@ impl Default for FitState {
         FitState {
             is_running: false,
             failed_mid_step: false,
-            plan: Plan::default(),
+            plan: FitPlan::default(),
             start: FitStart::now(0, 0, Duration::ZERO),
             position: LoopPosition::default(),
             window: AccumulationWindow::default(),
@@ -261,7 +261,7 @@ impl Weighed {
 
 /// The planned length of the current fit. All limits are absolute values of the run's counters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct FitPlan {
     /// The number of epochs at which the fit ends.
     pub(crate) epochs: Option<u64>,
     /// The number of optimizer steps at which the fit ends.
@@ -290,7 +290,7 @@ pub(crate) struct Plan {
     pub(crate) has_warned_of_divergence: bool,
 }
 
-impl Plan {
+impl FitPlan {
     /// Notes that a loader has a wrong length. Returns whether that was not known.
     pub(crate) fn notes_wrong_length(&mut self, loader: String) -> bool {
         let is_new = !self.wrong_lengths.contains(&loader);

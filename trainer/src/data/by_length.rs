@@ -208,7 +208,7 @@ where
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, G::Batch>> {
         let left_out = if self.sought.is_some() { 0 } else { start };
         let position = self.sought.take().unwrap_or_default();
-        let mut pass = Pass::begin(&self.loader, self.grouping.clone(), epoch, &position)?;
+        let mut pass = GroupedPass::begin(&self.loader, self.grouping.clone(), epoch, &position)?;
         // Without a position, the batches before the start are formed and discarded.
         for _ in 0..left_out {
             if pass.next_rows()?.is_none() {
@@ -275,7 +275,7 @@ where
 type Produced<R> = (usize, Result<Option<R>>);
 
 /// A pass that reads the rows of an epoch and forms batches of them.
-struct Pass<R, G: Grouping<R>> {
+struct GroupedPass<R, G: Grouping<R>> {
     grouping: G,
     /// The rows that have not been read yet, in the chunks that the workers produce.
     rows: Box<dyn Iterator<Item = Result<Vec<Produced<R>>>>>,
@@ -289,7 +289,7 @@ struct Pass<R, G: Grouping<R>> {
     share: Option<Share>,
 }
 
-impl<R: Send + 'static, G: Grouping<R>> Pass<R, G> {
+impl<R: Send + 'static, G: Grouping<R>> GroupedPass<R, G> {
     fn begin<D: Dataset<Row = R>>(
         loader: &DataLoader<D>,
         grouping: G,
@@ -310,7 +310,7 @@ impl<R: Send + 'static, G: Grouping<R>> Pass<R, G> {
             Ok((start..(start + ROWS_PER_TASK).min(count)).map(|at| (at, pass.row(at))).collect())
         })?;
         let sampler = loader.sampler();
-        Ok(Pass {
+        Ok(GroupedPass {
             grouping,
             rows,
             chunk: VecDeque::new(),

@@ -160,8 +160,8 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Returns the [`Pass`] that produces the rows of an epoch.
-    pub(super) fn pass(&self, epoch: u64) -> Result<Pass<D>> {
+    /// Returns the [`RowPass`] that produces the rows of an epoch.
+    pub(super) fn pass(&self, epoch: u64) -> Result<RowPass<D>> {
         if !self.skips_damaged {
             self.dataset.check()?;
         }
@@ -175,7 +175,7 @@ impl<D: Dataset> DataLoader<D> {
                 self.sampler.rows()
             )));
         }
-        Ok(Pass {
+        Ok(RowPass {
             dataset: Arc::clone(&self.dataset),
             order,
             rows: self.sampler.rows(),
@@ -310,7 +310,7 @@ struct Made<B> {
 }
 
 /// Produces the rows of one epoch. The workers share it.
-pub(super) struct Pass<D> {
+pub(super) struct RowPass<D> {
     dataset: Arc<D>,
     order: Option<Vec<usize>>,
     rows: usize,
@@ -322,7 +322,7 @@ pub(super) struct Pass<D> {
     damaged: AtomicUsize,
 }
 
-impl<D: Dataset> Pass<D> {
+impl<D: Dataset> RowPass<D> {
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -354,7 +354,7 @@ impl<D: Dataset> Pass<D> {
     }
 }
 
-impl<D: Dataset<Row: Collate>> Pass<D> {
+impl<D: Dataset<Row: Collate>> RowPass<D> {
     /// Produces the batch with this index.
     fn batch(&self, sampler: &BatchSampler, index: usize) -> Result<Made<<D::Row as Collate>::Batch>> {
         let own = sampler.rows_of(index);

@@ -48,7 +48,7 @@ fn kind_of(dtype: Dtype) -> Option<Kind> {
 
 /// An entry of the header: the dtype and the shape of a tensor, and the byte range of its data.
 #[derive(Serialize)]
-struct Entry {
+struct HeaderEntry {
     dtype: Dtype,
     shape: Vec<i64>,
     data_offsets: (usize, usize),
@@ -71,7 +71,7 @@ pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'
             ));
         }
     }
-    let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
+    let mut entries: BTreeMap<&str, HeaderEntry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: InOrder<'_> = tensors.iter().collect();
     order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.kind().elt_size_in_bytes()), name));
@@ -84,7 +84,7 @@ pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'
             ));
         };
         let end = offset + tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let entry = Entry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
+        let entry = HeaderEntry { dtype, shape: tensor.size(), data_offsets: (offset, end) };
         if entries.insert(name, entry).is_some() {
             return Err(format!("two tensors are named `{name}`: give each a different name"));
         }

@@ -57,7 +57,7 @@ pub struct MetricHook<M> {
     inputs: Option<Inputs>,
     groups: Option<Groups>,
     /// The metric's state and last value, for each phase and loader in which it has been measured.
-    passes: Vec<Pass>,
+    passes: Vec<MeasuredPass>,
 }
 
 /// The phases in which a metric can be measured.
@@ -65,7 +65,7 @@ const MEASURED: [Phase; 4] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::
 
 /// The metric's state and last value in one phase, for one loader.
 #[derive(Debug)]
-struct Pass {
+struct MeasuredPass {
     phase: Phase,
     /// The name of the loader; empty if it has none.
     loader: String,
@@ -193,7 +193,7 @@ impl<M: Metric> MetricHook<M> {
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
-            self.passes.push(Pass {
+            self.passes.push(MeasuredPass {
                 phase,
                 loader: loader.to_owned(),
                 states,
@@ -400,11 +400,11 @@ impl<M: Metric> MetricHook<M> {
     }
 }
 
-impl Pass {
+impl MeasuredPass {
     /// The prefix of the pass's tensors in a checkpoint: `valid`, or `valid@clean` for a named
     /// loader.
     fn key(&self) -> String {
-        let Pass { phase, loader, .. } = self;
+        let MeasuredPass { phase, loader, .. } = self;
         if loader.is_empty() { phase.to_string() } else { format!("{phase}@{loader}") }
     }
 }

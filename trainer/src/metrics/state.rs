@@ -37,7 +37,7 @@ enum Value {
 
 /// One named state.
 #[derive(Clone, Debug)]
-struct Entry {
+struct NamedState {
     name: &'static str,
     reduction: StateReduction,
     /// Whether a reset keeps the value.
@@ -64,7 +64,7 @@ struct Entry {
 #[doc(alias = "add_state")]
 #[derive(Clone, Debug, Default)]
 pub struct States {
-    entries: Vec<Entry>,
+    entries: Vec<NamedState>,
     /// The states of the metrics that a wrapper contains.
     children: Vec<States>,
 }
@@ -73,7 +73,7 @@ impl States {
     /// Declares states by name and reduction. They have no value yet.
     #[must_use]
     pub fn new(states: impl IntoIterator<Item = (&'static str, StateReduction)>) -> Self {
-        let entries = states.into_iter().map(|(name, reduction)| Entry {
+        let entries = states.into_iter().map(|(name, reduction)| NamedState {
             name,
             reduction,
             is_kept: false,
@@ -115,7 +115,7 @@ impl States {
     #[must_use]
     pub fn blank(&self) -> States {
         States {
-            entries: self.entries.iter().map(|entry| Entry { value: None, ..*entry }).collect(),
+            entries: self.entries.iter().map(|entry| NamedState { value: None, ..*entry }).collect(),
             children: self.children.iter().map(States::blank).collect(),
         }
     }
@@ -364,13 +364,13 @@ impl States {
         self.children.iter_mut().zip(&of_children).try_for_each(|(child, tensors)| child.load(tensors))
     }
 
-    fn entry_mut(&mut self, name: &str) -> &mut Entry {
+    fn entry_mut(&mut self, name: &str) -> &mut NamedState {
         let entry = self.entries.iter_mut().find(|entry| entry.name == name);
         entry.unwrap_or_else(|| unknown(name))
     }
 }
 
-impl Entry {
+impl NamedState {
     fn tensor(&self) -> Option<Tensor> {
         match self.value.as_ref()? {
             Value::Counts(counts) => Some(Tensor::from_slice(counts)),

@@ -11,7 +11,6 @@ pub(crate) mod layers;
 mod log;
 pub(crate) mod module_calls;
 mod place;
-pub(crate) mod plan;
 pub mod profile;
 mod rank_state;
 pub(crate) mod recorder;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::progress::LoopState;
-use crate::checkpoint::progress::{FitStart, Plan};
+use crate::checkpoint::progress::{FitPlan, FitStart};
 use crate::data::{Batch, NamedLoader};
 use crate::error::{Error, Result, shortened};
 use crate::log::history::History;
@@ -31,7 +31,7 @@ pub(super) fn plan<B: Batch>(
     batches: Option<u64>,
     steps_per_batch: u64,
     valid: &[NamedLoader<'_, B>],
-) -> Plan {
+) -> FitPlan {
     let Settings { min_epochs, max_steps, min_steps, max_time, .. } = settings;
     let epochs = settings.planned_epochs();
     let FitStart { epochs: begun, steps, at, before } = fit.start;
@@ -61,7 +61,7 @@ pub(super) fn plan<B: Batch>(
     let is_used = |loader: &NamedLoader<'_, B>| why_unused(loader).is_none();
     let named = valid.iter().filter_map(|loader| Some((Arc::clone(loader.name.as_ref()?), is_used(loader))));
     let unused = valid.iter().filter_map(|loader| Some(unused(loader, &why_unused(loader)?)));
-    Plan {
+    FitPlan {
         epochs,
         max_steps,
         validates: valid.iter().any(is_used),
@@ -72,7 +72,7 @@ pub(super) fn plan<B: Batch>(
         unused: unused.collect(),
         min_epochs: begun.saturating_add(*min_epochs),
         min_steps: steps.saturating_add(*min_steps),
-        ..Plan::default()
+        ..FitPlan::default()
     }
 }
 

@@ -17,7 +17,7 @@ const ZIP_64: u16 = 1;
 
 /// The entries of an archive by name.
 pub(super) struct Archive<'a> {
-    entries: HashMap<&'a str, Entry<'a>>,
+    entries: HashMap<&'a str, ZipMember<'a>>,
     /// Whether the archive was written with checksums. After
     /// `torch.serialization.set_crc32_options(False)`, PyTorch writes 0 as the checksum of every
     /// entry.
@@ -25,7 +25,7 @@ pub(super) struct Archive<'a> {
 }
 
 /// The data of an entry, and its recorded CRC-32.
-struct Entry<'a> {
+struct ZipMember<'a> {
     data: &'a [u8],
     crc32: u32,
     /// Why the data cannot be read, if it cannot.
@@ -43,7 +43,7 @@ impl<'a> Archive<'a> {
     ///
     /// Returns an error if the data does not match its checksum, or is compressed or encrypted.
     pub(super) fn read(&self, name: &str) -> Result<Option<&'a [u8]>> {
-        let Some(Entry { data, crc32, problem }) = self.entries.get(name) else { return Ok(None) };
+        let Some(ZipMember { data, crc32, problem }) = self.entries.get(name) else { return Ok(None) };
         if let Some(problem) = problem {
             return Err(damaged(&format!("the entry `{}` {problem}", shortened(name))));
         }
@@ -64,7 +64,7 @@ impl<'a> Archive<'a> {
 /// Returns an error if the archive is damaged, if entries overlap, or if two have the same name.
 pub(super) fn open(bytes: &[u8]) -> Result<Archive<'_>> {
     let (count, mut at) = directory(bytes)?;
-    let mut found: HashMap<&str, Entry<'_>> = HashMap::new();
+    let mut found: HashMap<&str, ZipMember<'_>> = HashMap::new();
     let mut ranges = Vec::new();
     for _ in 0..count {
         let header = record(bytes, at, CENTRAL)?;
@@ -89,7 +89,7 @@ pub(super) fn open(bytes: &[u8]) -> Result<Archive<'_>> {
         ranges.try_reserve(1)?;
         found.try_reserve(1)?;
         ranges.push((start, start + before + data.len()));
-        if found.insert(name, Entry { data, crc32: u32_at(header, 16), problem }).is_some() {
+        if found.insert(name, ZipMember { data, crc32: u32_at(header, 16), problem }).is_some() {
             return Err(damaged(&format!("the entry `{}` occurs twice", shortened(name))));
         }
     }

@@ -15,14 +15,14 @@ pub(super) struct Cache<K, V> {
 }
 
 struct Entries<K, V> {
-    by_key: HashMap<K, Entry<V>>,
+    by_key: HashMap<K, Cached<V>>,
     /// The total size of the cached values.
     held: usize,
     /// The number of uses so far.
     clock: u64,
 }
 
-struct Entry<V> {
+struct Cached<V> {
     value: Arc<OnceLock<V>>,
     size: usize,
     used: u64,
@@ -61,7 +61,7 @@ impl<K: Copy + Eq + Hash, V> Cache<K, V> {
             entries.held -= entries.by_key.remove(&oldest).map_or(0, |entry| entry.size);
         }
         let value = Arc::new(OnceLock::new());
-        entries.by_key.insert(key, Entry { value: Arc::clone(&value), size, used: now });
+        entries.by_key.insert(key, Cached { value: Arc::clone(&value), size, used: now });
         entries.held += size;
         value
     }

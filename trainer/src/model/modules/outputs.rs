@@ -12,13 +12,13 @@ use super::watcher::WatchGuard;
 /// The outputs for each module name, in the order of the calls.
 pub type Outputs = BTreeMap<String, Vec<Tensor>>;
 
-struct Recorder {
+struct OutputRecorder {
     modules: Patterns,
     outputs: Outputs,
 }
 
 thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+    static RECORDER: RefCell<Option<OutputRecorder>> = const { RefCell::new(None) };
 }
 
 /// Runs `forward`, and returns its result and the outputs of modules whose names match `modules`.
@@ -49,14 +49,14 @@ thread_local! {
 /// Panics if `forward` panics.
 pub fn outputs<R>(modules: &Patterns, forward: impl FnOnce() -> R) -> (R, Outputs) {
     /// Restores the recorder of an outer call, even after a panic.
-    struct Restore(Option<Recorder>);
+    struct Restore(Option<OutputRecorder>);
 
     impl Drop for Restore {
         fn drop(&mut self) {
             RECORDER.set(self.0.take());
         }
     }
-    let recorder = Recorder { modules: modules.clone(), outputs: Outputs::new() };
+    let recorder = OutputRecorder { modules: modules.clone(), outputs: Outputs::new() };
     let _restore = Restore(RECORDER.replace(Some(recorder)));
     let _guard = WatchGuard::outputs();
     let result = forward();
@@ -73,7 +73,7 @@ pub(crate) fn is_recording() -> bool {
 pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
     let output = forward(xs);
     RECORDER.with_borrow_mut(|recorder| {
-        if let Some(Recorder { modules, outputs }) = recorder
+        if let Some(OutputRecorder { modules, outputs }) = recorder
             && modules.matches(name.as_str())
         {
             outputs.entry(name.as_str().to_owned()).or_default().push(output.shallow_clone());

@@ -8,10 +8,9 @@ use crate::error::Result;
 use crate::lifecycle::available;
 use crate::model::vars::Vars;
 use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
-use crate::moments::counters::Counters;
+use crate::moments::counters::{Counters, Plan};
 use crate::optim::Optimizer;
 use crate::phase::Phase;
-use crate::run::plan::Plan;
 
 /// # Position in the run
 impl<P> Cx<P> {

@@ -23,7 +23,9 @@ use crate::moments::tree;
 use crate::phase::Phase;
 pub use crate::run::layers::SpanKind;
 use crate::run::layers::{Call, Layer, Layers, Target};
-use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorder, Stats, key_of, nanos};
+use crate::run::recorder::{
+    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, SpanRecorder, Stats, key_of, nanos,
+};
 use crate::run::{Modules, Run, Table};
 
 /// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
@@ -132,7 +134,7 @@ impl Profile {
         Some(Profile::build(table, modules, &recorder))
     }
 
-    fn build(table: &Table, modules: &Modules, recorder: &Recorder) -> Self {
+    fn build(table: &Table, modules: &Modules, recorder: &SpanRecorder) -> Self {
         let names = hook_names(table);
         let mut rows = Vec::new();
         let mut row_of = HashMap::new();
@@ -143,7 +145,7 @@ impl Profile {
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
-        let Recorder { entry, began, dropped, .. } = *recorder;
+        let SpanRecorder { entry, began, dropped, .. } = *recorder;
         Profile { entry, began, spans: spans.collect(), rows, dropped }
     }
 
@@ -176,14 +178,14 @@ impl Profile {
 }
 
 /// The layer that records the spans.
-pub(crate) struct Spans(Mutex<Recorder>);
+pub(crate) struct Spans(Mutex<SpanRecorder>);
 
 impl Spans {
-    pub(crate) fn new(recorder: Recorder) -> Self {
+    pub(crate) fn new(recorder: SpanRecorder) -> Self {
         Spans(Mutex::new(recorder))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Recorder> {
+    fn lock(&self) -> MutexGuard<'_, SpanRecorder> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,7 +234,7 @@ pub(crate) fn time_of_hook(layers: &Layers, hook: usize) -> Option<(u64, u64)> {
 
 fn row(
     (table, modules): (&Table, &Modules),
-    recorder: &Recorder,
+    recorder: &SpanRecorder,
     names: &[String],
     key: Key,
     phase: Phase,

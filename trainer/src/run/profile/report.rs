@@ -3,13 +3,13 @@
 use super::Profile;
 use crate::io::files::create_numbered;
 use crate::io::terminal;
-use crate::run::recorder::{Recorder, Report};
+use crate::run::recorder::{Report, SpanRecorder};
 use crate::run::reports::Reports;
 use crate::run::{Modules, Table};
 
 /// Prints or writes the profile of the entry point that has ended, if requested. Does nothing on
 /// ranks other than 0. If the file cannot be written, adds a warning instead of failing the run.
-pub(super) fn report(table: &Table, modules: &Modules, reports: &Reports, recorder: &Recorder) {
+pub(super) fn report(table: &Table, modules: &Modules, reports: &Reports, recorder: &SpanRecorder) {
     let Some(report) = recorder.settings.report.as_ref().filter(|_| reports.rank() == 0) else { return };
     let profile = Profile::build(table, modules, recorder);
     let (path, text) = match report {

@@ -1,4 +1,4 @@
-//! [`Recorder`]: the spans of the running entry point, from which a profile is built.
+//! [`SpanRecorder`]: the spans of the running entry point, from which a profile is built.
 
 mod settings;
 
@@ -82,7 +82,7 @@ pub(crate) struct Event {
 }
 
 /// Records the spans of an entry point.
-pub(crate) struct Recorder {
+pub(crate) struct SpanRecorder {
     /// The name of the entry point's operation; empty before the first entry point.
     pub(crate) entry: &'static str,
     pub(crate) began: Instant,
@@ -97,11 +97,11 @@ pub(crate) struct Recorder {
     pub(crate) settings: ProfileSettings,
 }
 
-impl Recorder {
+impl SpanRecorder {
     /// Creates a recorder for a trainer with this number of hooks and a task on this device.
     pub(crate) fn new(hooks: usize, settings: ProfileSettings, device: Device) -> Self {
         let keys = KEYS_BEFORE_MOMENTS + tree::moments().len() + hooks;
-        Recorder {
+        SpanRecorder {
             entry: "",
             began: Instant::now(),
             stats: vec![Stats::default(); keys * PHASES],
@@ -124,9 +124,9 @@ impl Recorder {
 
     /// Returns what has been recorded so far, except for the events, as if the open spans ended
     /// now.
-    pub(crate) fn so_far(&self) -> Recorder {
+    pub(crate) fn so_far(&self) -> SpanRecorder {
         let open = self.open.iter().map(|span| Open { event: None, ..span.clone() });
-        let mut so_far = Recorder {
+        let mut so_far = SpanRecorder {
             entry: self.entry,
             began: self.began,
             stats: self.stats.clone(),
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn self_times_add_up_and_recursion_counts_once() {
-        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        let mut recorder = SpanRecorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..100 {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn times_recorded_so_far_add_up_and_open_spans_stay_open() {
-        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        let mut recorder = SpanRecorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         recorder.begin(ENTRY, Phase::Train, false);
         recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_wait_counts_for_the_innermost_span_of_a_task_on_a_gpu() {
         let [mut on_gpu, mut on_cpu] = [Device::Cuda(0), Device::Cpu].map(|device| {
-            let mut recorder = Recorder::new(0, ProfileSettings::default(), device);
+            let mut recorder = SpanRecorder::new(0, ProfileSettings::default(), device);
             recorder.restart("fit");
             recorder
         });
@@ -291,14 +291,14 @@ mod tests {
             libtorch::imitate_wait();
             recorder.end();
         }
-        let waits = |recorder: &Recorder, key| recorder.stats[slot(key, Phase::Train)].waits;
+        let waits = |recorder: &SpanRecorder, key| recorder.stats[slot(key, Phase::Train)].waits;
         assert_eq!((waits(&on_gpu, ENTRY), waits(&on_gpu, DATA)), (2, 2));
         assert_eq!((waits(&on_cpu, ENTRY), waits(&on_cpu, DATA)), (0, 0));
     }
 
     #[test]
     fn the_first_million_spans_are_kept_with_their_parents() {
-        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        let mut recorder = SpanRecorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..MAX_EVENTS {

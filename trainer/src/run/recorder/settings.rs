@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tch::Device;
 
-use super::Recorder;
+use super::SpanRecorder;
 use crate::run::layers::Layer;
 use crate::run::profile::Spans;
 
@@ -43,7 +43,7 @@ impl ProfileSettings {
             layers.push(Arc::new(crate::run::profile::tracing::Tracing));
         }
         if !layers.is_empty() || self.is_on || self.synchronizes || self.report.is_some() {
-            layers.push(Arc::new(Spans::new(Recorder::new(hooks, self, device))));
+            layers.push(Arc::new(Spans::new(SpanRecorder::new(hooks, self, device))));
         }
         layers
     }

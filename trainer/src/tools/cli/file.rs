@@ -14,7 +14,7 @@ use crate::io::files::read_text;
 use crate::io::terminal::one_line;
 
 /// A setting in a file.
-pub(super) struct Entry {
+pub(super) struct FileSetting {
     /// The full name: the names of the enclosing tables and of the setting, joined by dots.
     pub(super) name: String,
     /// The path of the file and the line number, for messages.
@@ -44,7 +44,7 @@ pub(super) struct Scalar {
 /// # Errors
 ///
 /// Returns an error with the line if the file is not TOML, or cannot be read.
-pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
+pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec<FileSetting>> {
     let text = read_text(path).map_err(|error| {
         let is_missing = error.is_missing();
         let path = path.display();
@@ -73,12 +73,12 @@ pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec
 }
 
 /// Returns a setting that a run has recorded. A list is recorded as `[a, b]`.
-pub(super) fn entry_of_run(folder: &Path, arg: &Arg, value: &Json) -> Entry {
+pub(super) fn entry_of_run(folder: &Path, arg: &Arg, value: &Json) -> FileSetting {
     let shown = text_of_setting(value);
     let is_string = names::kind(arg) == names::Kind::Text;
     let scalar = |text: &str| Scalar { text: text.to_owned(), is_string };
     let list = shown.trim_matches(['[', ']']).split(", ").filter(|text| !text.is_empty());
-    Entry {
+    FileSetting {
         name: names::name(arg).to_owned(),
         place: folder.join(RUN_FILE).display().to_string(),
         value: if names::is_list(arg) {
@@ -107,7 +107,7 @@ impl File<'_> {
         prefix: &str,
         table: &DeTable<'_>,
         is_setting: &impl Fn(&str) -> bool,
-        entries: &mut Vec<(usize, Entry)>,
+        entries: &mut Vec<(usize, FileSetting)>,
     ) {
         for (key, value) in table {
             let name = format!("{prefix}{}", key.get_ref());
@@ -119,7 +119,7 @@ impl File<'_> {
                     let start = key.span().start;
                     let shown = one_line(self.text.get(value.span()).unwrap_or_default());
                     let place = self.place(start);
-                    entries.push((start, Entry { name, place, shown, value: Value::of(value) }));
+                    entries.push((start, FileSetting { name, place, shown, value: Value::of(value) }));
                 }
             }
         }

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::io::terminal::print_line;
 use crate::run::run_folder::load_run_file;
 use crate::values::hyperparameter::{Given, GivenBy};
-use file::{Entry, Value};
+use file::{FileSetting, Value};
 use names::Kind;
 
 /// The name of the argument that takes the path of the settings file.
@@ -445,7 +445,7 @@ fn of_file(
 /// # Errors
 ///
 /// Returns an error if the value is invalid; the message says what is expected.
-fn arguments_of(command: &Command, arg: &Arg, entry: &Entry) -> Result<Vec<OsString>, String> {
+fn arguments_of(command: &Command, arg: &Arg, entry: &FileSetting) -> Result<Vec<OsString>, String> {
     let scalars = match &entry.value {
         Value::One(scalar) => std::slice::from_ref(scalar),
         Value::List(list) if names::is_list(arg) => &list[..],
