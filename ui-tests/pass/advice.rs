@@ -30,7 +30,7 @@ use trainer::schedule::{
     Constant, Cosine, CosineRestarts, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
 };
 use trainer::testing::{Harness, Ranks};
-use trainer::{Cx, HookOptions, OnSignal, RunFolder, StepDone, TrainStep, TrainerBuilder};
+use trainer::{Autocast, Cx, HookOptions, OnSignal, RunFolder, StepDone, TrainStep, TrainerBuilder};
 
 type Pair = (Tensor, Tensor);
 type MyBatch = Pair;
@@ -173,6 +173,7 @@ fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {
     let _ = Sgd::new(0.1).momentum(0.9).nesterov(true);
     let _ = HyperparameterSchedule::lr(Cosine::to(0.0)).group("head.*").ungrouped();
     let _ = Sharded::new(AdamW::new(1e-3));
+    let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
     let _ = Tch::new(nn::Adam::default(), &vs, 1e-3)?;
     let _ = net(&vs.root());
     Optimizer::bind_share(&mut Sgd::new(0.1), vars, &|_| true)?;

@@ -236,7 +236,7 @@ trainer_macros::root_lifecycle! {
     allows save: CanSave at before_save_checkpoint;
 
     /// Values can be taken from the checkpoint that was read: [`Cx::saved`].
-    allows load: CanLoad at after_load_checkpoint;
+    allows saved: CanLoad at after_load_checkpoint;
 
     /// Values can be logged: [`Cx::log`].
     allows log: CanLog except at after_record;
