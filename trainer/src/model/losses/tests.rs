@@ -2,7 +2,7 @@ use tch::{Device, Kind, Reduction, Tensor};
 
 use super::{Head, LinearCrossEntropy, linear_cross_entropy};
 use crate::data::IGNORED;
-use crate::libtorch::{AutocastGuard, Precision};
+use crate::libtorch::Autocast;
 
 const WIDTH: i64 = 12;
 
@@ -137,7 +137,7 @@ fn autocast_is_as_exact_as_with_whole_logits() {
     ] {
         let exact = computed(&case, options, Kind::Double, 1.0, false);
         let [own, whole] = [true, false].map(|by_head| {
-            let _autocast = AutocastGuard::enable(false, Precision::Bf16);
+            let _autocast = Autocast::enable(Device::Cpu, Kind::BFloat16).unwrap();
             computed(&case, options, Kind::Float, 1.0, by_head)
         });
         for nth in 1..4 {
