@@ -174,6 +174,7 @@ fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {
     let _ = HyperparameterSchedule::lr(Cosine::to(0.0)).group("head.*").ungrouped();
     let _ = Sharded::new(AdamW::new(1e-3));
     let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
+    let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
     let _ = Tch::new(nn::Adam::default(), &vs, 1e-3)?;
     let _ = net(&vs.root());
     Optimizer::bind_share(&mut Sgd::new(0.1), vars, &|_| true)?;

@@ -10,6 +10,12 @@ pub struct Theme {
 }
 
 impl Theme {
+    /// Returns the theme with color.
+    #[must_use]
+    pub fn colored() -> Self {
+        Theme { has_color: true }
+    }
+
     /// Returns the theme without color: only bold, dim and reversed text.
     #[must_use]
     pub fn plain() -> Self {
