@@ -516,4 +516,181 @@ pub(super) const ALL: &[Healthy] = &[
         own_warnings(&trainer.fit(&mut data(), None).unwrap())
     }),
     ("data in one process of several", || with(|builder| builder.hook(DataParallel::new()))),
+    ("a frozen group, by a rate of 0", || {
+        with(|builder| builder.optimizer(AdamW::new(0.01).group("fc1.*", Group::new().lr(0.0))))
+    }),
+    ("a schedule that is longer than the run", || {
+        with(|builder| builder.hook(HyperparameterSchedule::lr(Cosine::to(0.0).over(1000))))
+    }),
+    ("averages of the last epochs", || {
+        with(|builder| builder.epochs(4).hook(trainer::hooks::Swa::from_epoch(2)))
+    }),
+    ("BYOL, with a teacher in another store", || {
+        let mut other = nn::VarStore::new(device());
+        let teacher = linear(&other.root(), "encoder", 4, 2);
+        fit(builder(task_with(
+            |pred, _| pred.square().mean(Kind::Float),
+            move |root| {
+                let (encoder, predictor) = (linear(root, "encoder", 4, 2), linear(root, "predictor", 2, 2));
+                other.set_kind(Kind::Float);
+                move |xs: &Tensor, trains| {
+                    let target = tch::no_grad(|| (xs + 0.1).apply(&teacher));
+                    if trains {
+                        tch::no_grad(|| {
+                            let mut average = teacher.ws.shallow_clone();
+                            let next = &average * 0.9 + &encoder.ws * 0.1;
+                            average.copy_(&next);
+                        });
+                    }
+                    (xs - 0.1).apply(&encoder).tanh().apply(&predictor) - target
+                }
+            },
+        )))
+    }),
+    ("contrastive learning with a stopped gradient", || {
+        fit(builder(task_with(
+            |pred, _| -pred.mean(Kind::Float),
+            |root| {
+                let (encoder, predictor) = (linear(root, "encoder", 4, 3), linear(root, "predictor", 3, 3));
+                move |xs: &Tensor, _| {
+                    let [one, other] = [xs + 0.1, xs * 0.9].map(|view| view.apply(&encoder).tanh());
+                    let similarity = |one: &Tensor, other: &Tensor| {
+                        Tensor::cosine_similarity(&one.apply(&predictor), &other.detach(), 1, 1e-8)
+                    };
+                    similarity(&one, &other) + similarity(&other, &one)
+                }
+            },
+        )))
+    }),
+    ("a recurrent network that carries its state", || {
+        let state = std::sync::Mutex::new(None::<Tensor>);
+        fit(builder(task(move |root| {
+            let (input, recurrent, fc) =
+                (linear(root, "input", 4, 4), linear(root, "recurrent", 4, 4), linear(root, "fc", 4, 2));
+            move |xs: &Tensor, _| {
+                let mut state = state.lock().unwrap();
+                let before = state.take().unwrap_or_else(|| xs.zeros_like());
+                let hidden = (xs.apply(&input) + before.apply(&recurrent)).tanh();
+                *state = Some(hidden.detach());
+                hidden.apply(&fc)
+            }
+        })))
+    }),
+    ("a head that is trained in every third batch", || {
+        fit(builder(Two::new(["one", "sometimes"], |task, _, inputs| {
+            if task.batches.is_multiple_of(3) {
+                inputs.apply(&task.two).square().mean(Kind::Float)
+            } else {
+                Tensor::from(0f32)
+            }
+        })))
+    }),
+    ("losses with learned weights", || {
+        fit(builder(task(|root| {
+            let (fc, scales) = (linear(root, "fc", 4, 2), root.zeros("scales", &[2]));
+            move |xs: &Tensor, _| xs.apply(&fc) * (-&scales).exp() + &scales
+        })))
+    }),
+    ("a straight-through estimator", || {
+        fit(builder(task(|root| {
+            let (fc1, fc2) = (linear(root, "fc1", 4, 8), linear(root, "fc2", 8, 2));
+            move |xs: &Tensor, _| {
+                let hidden = xs.apply(&fc1);
+                ((hidden.round() - &hidden).detach() + &hidden).apply(&fc2)
+            }
+        })))
+    }),
+    ("a codebook", || {
+        fit(builder(task(|root| {
+            let (encoder, decoder) = (linear(root, "encoder", 4, 3), linear(root, "decoder", 3, 2));
+            let codes = root.randn_standard("codes", &[5, 3]);
+            move |xs: &Tensor, _| {
+                let hidden = xs.apply(&encoder);
+                let nearest = (hidden.unsqueeze(1) - &codes).square().sum_dim_intlist(
+                    [-1].as_slice(),
+                    false,
+                    Kind::Float,
+                );
+                let chosen = codes.index_select(0, &nearest.argmin(1, false));
+                let commitment = (&hidden - chosen.detach()).square().mean(Kind::Float)
+                    + (hidden.detach() - &chosen).square().mean(Kind::Float);
+                ((&chosen - &hidden).detach() + &hidden).apply(&decoder) + commitment
+            }
+        })))
+    }),
+    ("a variational autoencoder", || {
+        fit(builder(task_with(
+            |pred, _| pred.square().mean(Kind::Float),
+            |root| {
+                let (mean, deviation, decoder) = (
+                    linear(root, "mean", 4, 3),
+                    linear(root, "deviation", 4, 3),
+                    linear(root, "decoder", 3, 4),
+                );
+                move |xs: &Tensor, trains| {
+                    let (mean, deviation) = (xs.apply(&mean), xs.apply(&deviation).exp());
+                    let noise = if trains { mean.randn_like() } else { mean.zeros_like() };
+                    (mean + deviation * noise).apply(&decoder) - xs
+                }
+            },
+        )))
+    }),
+    ("a denoiser, whose input is noise and data", || {
+        fit(builder(task_with(
+            |pred, _| pred.square().mean(Kind::Float),
+            |root| {
+                let (fc1, fc2) = (linear(root, "fc1", 4, 8), linear(root, "fc2", 8, 4));
+                move |xs: &Tensor, _| {
+                    let noise = xs.randn_like();
+                    (xs * 0.7 + &noise * 0.7).apply(&fc1).tanh().apply(&fc2) - noise
+                }
+            },
+        )))
+    }),
+    ("residuals of an equation at random points", || {
+        let mut batches =
+            trainer::data::from_fn(|_| (0..4).map(|_| (Tensor::from(0f32), Tensor::from(0f32)))).with_len(4);
+        let task = task_with(
+            |pred, _| pred.square().mean(Kind::Float),
+            |root| {
+                let (fc1, fc2) = (linear(root, "fc1", 1, 8), linear(root, "fc2", 8, 1));
+                move |_: &Tensor, _| {
+                    let xs = Tensor::rand([8, 1], (Kind::Float, device()));
+                    xs.apply(&fc1).tanh().apply(&fc2) - xs.sin()
+                }
+            },
+        );
+        own_warnings(&builder(task).build().unwrap().fit(&mut batches, None).unwrap())
+    }),
+    ("experts that the program chooses", || {
+        static BATCH: AtomicU64 = AtomicU64::new(0);
+        fit(builder(task(|root| {
+            let experts: Vec<_> =
+                (0..4).map(|nth| linear(&(root / "experts"), &nth.to_string(), 4, 2)).collect();
+            move |xs: &Tensor, trains| {
+                let nth = if trains { BATCH.fetch_add(1, Ordering::Relaxed) as usize } else { 0 };
+                xs.apply(&experts[nth % 4])
+            }
+        })))
+    }),
+    ("freezing in turns", || {
+        with(|builder| {
+            builder.epochs(4).on::<BeforeEpoch>("turns", |cx| {
+                let trains_first = cx.counters().epoch.is_multiple_of(2);
+                for var in cx.vars().parameters() {
+                    let is_first = var.name.starts_with("fc1");
+                    let _ = var.tensor.set_requires_grad(is_first == trains_first);
+                }
+            })
+        })
+    }),
+    ("a shared encoder of two inputs", || {
+        fit(builder(task(|root| {
+            let (encoder, head) = (linear(root, "encoder", 2, 4), linear(root, "head", 8, 2));
+            move |xs: &Tensor, _| {
+                let sides = [xs.narrow(1, 0, 2), xs.narrow(1, 2, 2)].map(|side| side.apply(&encoder).tanh());
+                Tensor::cat(&sides, 1).apply(&head)
+            }
+        })))
+    }),
 ];

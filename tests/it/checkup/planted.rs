@@ -329,4 +329,76 @@ pub(super) const ALL: &[Planted] = &[
         warnings.retain(|text| !text.contains("two.weight"));
         warnings
     }),
+    ("an in-place dropout in a test", "training mode in an evaluation", &["`dropout_`", "test"], || {
+        let task = hidden(|hidden, _| hidden.tanh().dropout_(0.5, true));
+        own_warnings(&builder(task).build().unwrap().test(&mut data()).unwrap())
+    }),
+    ("a native dropout in validation", "training mode in an evaluation", &["`native_dropout`"], || {
+        fit(builder(hidden(|hidden, _| hidden.tanh().native_dropout(0.5, true).0)))
+    }),
+    ("batch norm inside of a sequence", "training mode in an evaluation", &["`batch_norm`"], || {
+        fit(builder(task(|root| {
+            let norm = nn::batch_norm1d(root / "norm", 8, Default::default());
+            let inner = nn::seq_t()
+                .add(linear(root, "fc1", 4, 8))
+                .add_fn_t(move |xs, _| xs.apply_t(&norm, true))
+                .add_fn(Tensor::relu);
+            let net = nn::seq_t().add(inner).add(linear(root, "fc2", 8, 2));
+            move |xs: &Tensor, trains| xs.apply_t(&net, trains)
+        })))
+    }),
+    (
+        "a schedule of the first steps of many",
+        "a schedule that ends too early",
+        &["step 5", "step 20"],
+        || {
+            with(|builder| {
+                let schedule = HyperparameterSchedule::lr(Linear::to(0.0).over(5));
+                builder.epochs(10).max_steps(20).hook(schedule)
+            })
+        },
+    ),
+    ("values of the rate and a plateau", "schedule and plateau", &["the model"], || {
+        with(|builder| {
+            let values = HyperparameterSchedule::values("lr", Linear::to(0.01).starting_at(0.1));
+            builder.hook(values).hook(ReduceOnPlateau::new("train/loss", Goal::Minimize))
+        })
+    }),
+    ("two schedules of a group that two patterns name", "two schedules", &["`lr`"], || {
+        with(|builder| {
+            let adamw = AdamW::new(0.01).group("fc1.*", Group::new().weight_decay(0.0));
+            let one = HyperparameterSchedule::lr(Cosine::to(0.1)).group("fc1.*");
+            let all = HyperparameterSchedule::values("lr", Linear::to(0.01).starting_at(0.1));
+            builder.optimizer(adamw).hook(one).hook(all)
+        })
+    }),
+    (
+        "accumulation over batches that `drop_last` drops",
+        "accumulation longer than an epoch",
+        &["3 batches"],
+        || {
+            let inputs = Tensor::arange(124, (Kind::Float, device())).view([31, 4]).sin();
+            let labels = Tensor::arange(31, (Kind::Int64, device())).remainder(2);
+            let mut train = InMemory::new((inputs, labels)).unwrap().batch_size(8).drop_last(true);
+            own_warnings(&builder(plain()).accumulate(4).build().unwrap().fit(&mut train, None).unwrap())
+        },
+    ),
+    ("a network whose weights are all 0", "a gradient of 0", &["`fc1.weight`", "`fc1.bias`"], || {
+        fit(builder(task(|root| {
+            let (fc1, fc2) = (linear(root, "fc1", 4, 8), linear(root, "fc2", 8, 2));
+            tch::no_grad(|| {
+                for layer in [&fc1, &fc2] {
+                    drop(layer.ws.shallow_clone().zero_());
+                    drop(layer.bs.as_ref().unwrap().shallow_clone().zero_());
+                }
+            });
+            move |xs: &Tensor, _| xs.apply(&fc1).relu().apply(&fc2)
+        })))
+    }),
+    ("a hook that drops the gradients", "a parameter that no step changed", &["`fc1.weight`"], || {
+        with(|builder| builder.on::<AfterBackward>("drops", |cx| cx.drop_grads()))
+    }),
+    ("a learning rate of 0 in each group", "a learning rate of 0", &["the optimizer"], || {
+        with(|builder| builder.optimizer(AdamW::new(0.0).group("*.bias", Group::new().lr(0.0))))
+    }),
 ];

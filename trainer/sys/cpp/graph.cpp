@@ -95,7 +95,8 @@ bool is_tensor(c10::ArrayRef<const c10::IValue> inputs, size_t index) {
 // Whether a call of this operator is one for training: with a probability of dropout, or with the
 // statistics of the batch although there are running ones.
 bool is_for_training(std::string_view name, c10::ArrayRef<const c10::IValue> inputs) {
-  for (auto dropout : {"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"})
+  if (name.size() > 1 && name.back() == '_') name.remove_suffix(1);  // in place
+  for (auto dropout : {"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout"})
     if (name == dropout) return is_above_0(inputs, 1) && is_true(inputs, 2);
   if (name == "batch_norm") return is_tensor(inputs, 3) && is_tensor(inputs, 4) && is_true(inputs, 5);
   if (name == "scaled_dot_product_attention") return is_above_0(inputs, 4);

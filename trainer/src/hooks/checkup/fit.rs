@@ -19,8 +19,8 @@ const RECORDED: u64 = 2;
 enum Gradient {
     /// It was never there.
     None,
-    /// It was 0. The tensor holds whether it was something else since this was read last, so that
-    /// the device is seldom waited for.
+    /// It was 0. The tensor holds the number of its elements that were not, since this was read
+    /// last, so that the device is seldom waited for.
     Zero(Tensor),
     /// It was not 0.
     Seen,
@@ -171,7 +171,7 @@ impl Watch {
         if has_zero && self.zeros.is_none() {
             let mut zeros = 0;
             for var in self.vars.parameters() {
-                zeros += u64::from(!is_any(&var.tensor.f_any()?)?);
+                zeros += u64::from(!is_not_0(&count_not_0(&var.tensor)?)?);
             }
             self.zeros = Some(zeros);
         }
@@ -302,7 +302,7 @@ impl Watch {
         self.end_epoch(cx)?;
         for parameter in &mut self.parameters {
             if let Gradient::Zero(other) = &parameter.gradient
-                && is_any(other)?
+                && is_not_0(other)?
             {
                 parameter.gradient = Gradient::Seen;
             }
@@ -399,11 +399,12 @@ impl Parameter {
             self.gradient = Gradient::Seen;
             return Ok(());
         }
+        let own = count_not_0(gradient)?;
         let other = match &self.gradient {
-            Gradient::Zero(before) => before.f_logical_or(&gradient.f_any()?)?,
-            _ => gradient.f_any()?,
+            Gradient::Zero(before) => before.f_add(&own)?,
+            _ => own,
         };
-        let is_seen = reads && is_any(&other)?;
+        let is_seen = reads && is_not_0(&other)?;
         self.gradient = if is_seen { Gradient::Seen } else { Gradient::Zero(other) };
         Ok(())
     }
@@ -419,8 +420,14 @@ fn are_equal(one: &[Tensor], other: &[Tensor]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.f_equal(other).unwrap_or(false))
 }
 
-fn is_any(flag: &Tensor) -> Result<bool> {
-    Ok(flag.f_int64_value(&[])? != 0)
+/// Counts the elements that are not 0, NaN among them. Unlike `any`, which first converts the
+/// tensor, allocates only the result on the CPU.
+fn count_not_0(tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.f_count_nonzero(None)?)
+}
+
+fn is_not_0(count: &Tensor) -> Result<bool> {
+    Ok(count.f_int64_value(&[])? != 0)
 }
 
 /// Names schedules that contradict each other, and those that end too early.
