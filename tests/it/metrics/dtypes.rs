@@ -194,7 +194,7 @@ fn check_scores(checked: &mut Checked) {
         let multiple = scores(&[12, 2], is_logits);
         let of_rows = labels(&[12], 3.0);
         let of_row = labels(&[12], 2.0);
-        let of_multiple = labels(&[12, 2], 2.0);
+        let of_multiple = Tensor::stack(&[&of_row, &of_row.eq(0.0).to_kind(Kind::Double)], 1);
         macro_rules! of_scores {
             ($($type:ident $(.$setting:ident($value:expr))?)*) => {$(
                 let kinds = checked.add(

@@ -189,6 +189,50 @@ fn a_pass_in_which_all_targets_are_ignored_logs_nothing_and_a_warning_says_so() 
 }
 
 #[test]
+fn a_ranking_of_one_class_has_no_value_and_a_warning_says_so_once() {
+    let one_class = |label: i64| {
+        let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+        let labels = Tensor::full([8], label, (Kind::Int64, Device::Cpu));
+        InMemory::new((inputs, labels)).unwrap().batch_size(4)
+    };
+    let score = |(_, labels): &(Tensor, Tensor), pred: &Tensor| {
+        Some((pred.select(1, 0).sigmoid(), labels.clamp_max(1)))
+    };
+    for label in [0, 1] {
+        let mut trainer = model::builder()
+            .hook(Auroc::binary().inputs(score).named("area"))
+            .hook(Auroc::binary().thresholds(5).inputs(score).named("area_5"))
+            .hook(AveragePrecision::binary().inputs(score).named("precision"))
+            .hook(Auroc::multiclass(3).per_class(true))
+            .hook(AveragePrecision::multiclass(3).thresholds(5))
+            .epochs(3)
+            .build()
+            .unwrap();
+        let summary = trainer.fit(&mut model::rows(8), Some(&mut one_class(label))).unwrap();
+        let logged: Vec<_> =
+            summary.metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("valid/")).collect();
+        assert_eq!(logged, ["valid/loss"]);
+        let warnings = own_warnings(&summary);
+        for name in ["area", "area_5", "precision", "auroc", "average_precision"] {
+            let text = format!(
+                "`valid/{name}` has no value, because no class has both positive and negative targets"
+            );
+            assert_eq!(warnings.iter().filter(|warning| warning.contains(&text)).count(), 1, "{warnings:?}");
+        }
+        // A value that is missing in one pass is there in the next.
+        let summary = trainer.validate(&mut model::rows(8)).unwrap();
+        assert!(summary.metrics.get("valid/auroc").is_some_and(|area| (0.0..=1.0).contains(&area)));
+    }
+    let mut auroc = Auroc::binary();
+    auroc.update(&Tensor::from_slice(&[0.1, 0.9]), &Tensor::from_slice(&[1i64, 1])).unwrap();
+    let error = auroc.compute().unwrap_err().to_string();
+    assert!(
+        error.starts_with("metric `auroc`: there is nothing to compute, because no class has both"),
+        "{error}"
+    );
+}
+
+#[test]
 fn every_metric_knows_its_goal_as_in_torchmetrics() {
     let (max, min) = (Some(Goal::Maximize), Some(Goal::Minimize));
     for (goal, expected) in [

@@ -9,8 +9,8 @@ use super::labels::{
 use super::ranking::Ranking;
 use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, precise, scalar};
-use crate::error::Result;
+use super::{Metric, NoValue, precise, scalar};
+use crate::error::{Error, Result};
 use crate::log::history::Goal;
 
 /// The name of the state that holds all scores, for a metric without thresholds.
@@ -38,6 +38,21 @@ struct OfClass {
     /// Whether all targets are 0 (in a multilabel metric: all targets of this label). Only used
     /// without thresholds.
     has_only_zeros: bool,
+}
+
+impl OfClass {
+    /// Whether there are samples to rank above others.
+    fn has_both(&self) -> bool {
+        self.positives > 0.0 && self.negatives > 0.0
+    }
+}
+
+/// Returns the error of a metric that has nothing to rank.
+#[cold]
+fn one_class(name: String) -> Error {
+    const WHY: &str = "no class has both positive and negative targets: check the targets, and whether the data is sorted by \
+                       class";
+    Error::new(NoValue { name, why: WHY, of_pass: WHY })
 }
 
 impl Curve {
@@ -313,6 +328,9 @@ macro_rules! curve {
 
             fn value(&self, average: Average) -> Result<Tensor> {
                 let classes = self.curve.read($name, average)?.ok_or_else(|| self.no_data())?;
+                if !classes.iter().any(OfClass::has_both) {
+                    return Err(one_class(self.name()));
+                }
                 let $this = &self.curve;
                 Ok(self.curve.averaged(&classes, average, |$it| $value))
             }
@@ -354,7 +372,9 @@ macro_rules! curve {
 
 curve! {
     /// The area under the ROC curve. Corresponds to torchmetrics' `AUROC`. A class without
-    /// positives or without negatives has an area of 0.
+    /// positives or without negatives has an area of 0. If all classes are such, as with targets of
+    /// one class, the metric has no value: [`compute`](Metric::compute) returns an error, and a
+    /// trainer logs nothing and warns.
     ///
     /// Use this when the scores rank samples, or when the threshold is chosen later. If positives
     /// are rare, use [`AveragePrecision`].
@@ -380,7 +400,7 @@ curve! {
     /// torchmetrics' `AveragePrecision`. In a binary or multilabel metric, and with
     /// [`thresholds`](AveragePrecision::thresholds), a class without positives has the value 0. In
     /// a multiclass metric without thresholds, such a class has no value and is left out of the
-    /// mean. If all targets are 0, however, its value is 0.
+    /// mean. If no class has both positives and negatives, the metric has no value, like [`Auroc`].
     ///
     /// Use this when positives are rare, and either the scores rank samples or the threshold is
     /// chosen later.

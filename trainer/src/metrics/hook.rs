@@ -5,7 +5,7 @@ use std::fmt;
 
 use tch::{Device, Tensor};
 
-use super::{Metric, NoData, States};
+use super::{Metric, NoValue, States};
 use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::stages;
@@ -258,17 +258,15 @@ impl<M: Metric> MetricHook<M> {
             Ok((metric.compute()?, each, image))
         });
         let (value, each, image) = match computed {
-            Err(error) if error.downcast_ref::<NoData>().is_some() => {
+            Ok(computed) => computed,
+            Err(error) => {
+                let Some(NoValue { of_pass, .. }) = error.downcast_ref() else { return Err(error) };
                 if !std::mem::replace(&mut self.passes[pass].is_reported, true) {
-                    cx.warn(format!(
-                        "`{}/{}` has no value, because all targets of the pass are ignored: check which targets are ignored",
-                        self.passes[pass].key(),
-                        self.name
-                    ));
+                    let name = format!("{}/{}", self.passes[pass].key(), self.name);
+                    cx.warn(format!("`{name}` has no value, because {of_pass}"));
                 }
                 return Ok(());
             }
-            computed => computed?,
         };
         if let Some(image) = image {
             cx.log_image(&self.name, image);

@@ -349,17 +349,25 @@ pub trait Metric: Send + 'static {
     /// Returns the error for a metric without data. A trainer then logs no value, and a warning
     /// says so.
     fn no_data(&self) -> Error {
-        Error::new(NoData(self.name()))
+        Error::new(NoValue {
+            name: self.name(),
+            why: "no data was added since the last reset, or all of it was ignored; call `update` first, or check which targets are \
+                  ignored",
+            of_pass: "all targets of the pass are ignored: check which targets are ignored",
+        })
     }
 }
 
-/// The error of a metric without data. It contains the name of the metric.
+/// The error of a metric that has no value.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "metric `{0}`: there is nothing to compute, because no data was added since the last reset, or all of it was ignored; call \
-     `update` first, or check which targets are ignored"
-)]
-struct NoData(String);
+#[error("metric `{name}`: there is nothing to compute, because {why}")]
+struct NoValue {
+    name: String,
+    /// The reason for code that calls `update`.
+    why: &'static str,
+    /// The reason for a trainer that has run a pass.
+    of_pass: &'static str,
+}
 
 /// The dtype of a metric's sums: double precision if the device supports it.
 fn sum_kind(tensor: &Tensor) -> Kind {
