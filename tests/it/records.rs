@@ -603,6 +603,16 @@ fn a_name_logged_by_two_hooks_is_warned_about() {
         )
     };
     assert_eq!(warnings(one.hook(Twice)), [text("second", "first", "shared")]);
+    let set = |hook: &'static str| {
+        move |builder: trainer::TrainerBuilder<_>| {
+            builder.on::<AfterEpoch>(hook, move |cx| cx.log("set", cx.counters().epoch as f64))
+        }
+    };
+    let replaced = "`train/set` is logged by both `two` and `one`, and the later one replaces the other: use different names";
+    assert_eq!(warnings(set("one")(set("two")(builder().epochs(3)))), [replaced]);
+    // A hook at a later moment may replace a value.
+    let later = set("one")(builder().epochs(3)).on::<AfterFit>("last", |cx| cx.log("set", 0.0));
+    assert_eq!(warnings(later), [""; 0]);
     // Two methods of one value may log one name, and another hook may not.
     let other = log("other", "twice")(builder().epochs(3));
     assert_eq!(warnings(other.hook(Twice)), [text("it::records::Twice::after_loss", "other", "twice")]);

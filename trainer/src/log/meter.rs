@@ -215,6 +215,20 @@ impl LoggedBy {
         }
     }
 
+    /// Notes that a hook has logged the metric, or code whose hook is not known. Returns the hook
+    /// that logged it before, if it was another one, and this was not reported.
+    pub(super) fn replace(&mut self, hook: Option<usize>) -> Option<usize> {
+        let (next, other) = match (*self, hook) {
+            (LoggedBy::Hook(other), Some(hook)) => (LoggedBy::Hook(hook), Some(other)),
+            (LoggedBy::Shared(_), Some(hook)) => (LoggedBy::Shared(hook), None),
+            (shared @ LoggedBy::Shared(_), None) => (shared, None),
+            (_, Some(hook)) => (LoggedBy::Hook(hook), None),
+            (_, None) => (LoggedBy::Unknown, None),
+        };
+        *self = next;
+        other.filter(|other| hook != Some(*other))
+    }
+
     /// Notes that it was reported that different hooks log the metric.
     pub(super) fn shared(self) -> Self {
         self.hook().map_or(self, LoggedBy::Shared)

@@ -89,9 +89,9 @@ pub(crate) struct Log {
     /// Whether smaller or larger values of each metric are better, as recorded by the hooks that
     /// compare them, and, without the phase, by those that measure them.
     pub(crate) goals: BTreeMap<String, Goal>,
-    /// For each metric that was set without a reduction, the index of the hook that set it. The
-    /// keys are the names with their phases.
-    set_by: BTreeMap<String, Option<usize>>,
+    /// For each metric that was set without a reduction, the hook that set it. The keys are the
+    /// names with their phases.
+    set_by: BTreeMap<String, LoggedBy>,
 }
 
 /// Returns the goal that the hook that measures a metric knows, or that of a loss. `name` has the
@@ -150,16 +150,7 @@ impl Log {
         let has_window = phase == Phase::Train && self.records.has_windows();
         let meter = self.meters.of(phase, name, reduce);
         meter.is_main_only = is_main_only;
-        let other = match (meter.by, hook) {
-            (LoggedBy::Hook(other), Some(hook)) if other != hook => Some(other),
-            _ => None,
-        };
-        meter.by = match (meter.by, hook) {
-            (LoggedBy::Shared(_), Some(hook)) => LoggedBy::Shared(hook),
-            (shared @ LoggedBy::Shared(_), None) => shared,
-            (_, Some(hook)) => LoggedBy::Hook(hook),
-            (_, None) => LoggedBy::Unknown,
-        };
+        let other = meter.by.replace(hook);
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
                 "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
@@ -175,17 +166,28 @@ impl Log {
         if let Some(meter) = self.meters.get_mut(phase, name) {
             meter.by = meter.by.shared();
         }
+        if let Some(by) = self.set_by.get_mut(&format!("{phase}/{name}")) {
+            *by = by.shared();
+        }
     }
 
-    /// Sets a metric directly, without a reduction over a pass.
-    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: &Value, hook: Option<usize>) -> Result<()> {
+    /// Sets a metric directly, without a reduction over a pass. Returns the index of the hook that
+    /// set it before, as [`add`](Log::add) does.
+    pub(crate) fn set(
+        &mut self,
+        phase: Phase,
+        name: &str,
+        value: &Value,
+        hook: Option<usize>,
+    ) -> Result<Option<usize>> {
         let value = self.reader.number(value)?;
         let name = format!("{phase}/{name}");
-        if self.set_by.get(&name) != Some(&hook) {
-            self.set_by.insert(name.clone(), hook);
-        }
+        let other = match self.set_by.get_mut(&name) {
+            Some(by) => by.replace(hook),
+            None => self.set_by.entry(name.clone()).or_insert(LoggedBy::Unknown).replace(hook),
+        };
         self.close(phase, name, value);
-        Ok(())
+        Ok(other)
     }
 
     /// Ends a pass over the data, and reduces the values logged in it to the metrics of the phase.
@@ -230,7 +232,7 @@ impl Log {
     /// result of the last pass. Reads no tensors.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (String, Option<usize>, Option<f64>)> {
         let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.by.hook()));
-        let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));
+        let set = self.set_by.iter().map(|(name, hook)| (name.clone(), hook.hook()));
         of_passes.chain(set).map(|(name, hook)| {
             let value = self.closed.get(&name).map(|metric| metric.value.0);
             (name, hook, value)

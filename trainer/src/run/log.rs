@@ -47,7 +47,15 @@ impl Run {
         let id = self.at.place.hook;
         let nth = id.map(HookId::index);
         if self.step.batch_len.is_none() {
-            return self.log.borrow_mut().set(phase, &name, &value, nth);
+            let other = self.log.borrow_mut().set(phase, &name, &value, nth)?;
+            if let (Some(other), Some(id)) = (other, id) {
+                let (one, other) = (self.hooks.table.hook(id), &self.hooks.table.hooks()[other]);
+                // A hook at a later moment may replace a value.
+                if (one.definition.row)() == (other.definition.row)() {
+                    self.warn_of_shared_name(&name, other, one, "the later one replaces the other");
+                }
+            }
+            return Ok(());
         }
         if self.ranks.is_borrowed {
             return Ok(()); // the row belongs to another rank, which logs its values
@@ -65,12 +73,23 @@ impl Run {
         })?;
         if let (Some(other), Some(hook)) = (other, hook) {
             let other = &self.hooks.table.hooks()[other];
-            if other.slot.is_none() || other.slot != hook.slot {
-                self.log.borrow_mut().mark_shared(phase, &name);
-                self.reports.warn(shared_name(phase, &name, other, hook));
-            }
+            self.warn_of_shared_name(&name, other, hook, "their values are combined");
         }
         Ok(())
+    }
+
+    /// Warns that two hooks log values under one name, unless they are methods of one value.
+    #[cold]
+    fn warn_of_shared_name(&self, name: &str, one: &Hook, other: &Hook, effect: &str) {
+        if one.slot.is_some() && one.slot == other.slot {
+            return;
+        }
+        let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
+        let phase = self.at.place.phase;
+        self.log.borrow_mut().mark_shared(phase, name);
+        self.reports.warn(format!(
+            "`{phase}/{name}` is logged by both `{one}` and `{other}`, and {effect}: use different names"
+        ));
     }
 
     /// Logs the loss of the current step under this name.
@@ -99,16 +118,6 @@ impl Run {
         }
     }
 }
-
-/// The warning that two hooks log values under one name.
-#[cold]
-fn shared_name(phase: Phase, name: &str, one: &Hook, other: &Hook) -> String {
-    let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
-    format!(
-        "`{phase}/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
-    )
-}
-
 /// Whether the trainer logs a loss under this name: the loss of the step, or the loss of an
 /// operation of a custom lifecycle.
 fn is_loss_name(name: &str) -> bool {
