@@ -22,6 +22,8 @@ CASES = {
     "step-sgd": (30, 40),
     "step-adamw": (30, 40),
     "step-checkup": (30, 40),
+    "convolutions": (30, 40),
+    "convolutions-checkup": (30, 40),
     "step-logging": (30, 40),
     "step-tape": (200, 200),
     "point-0": (1_000, 10_000),

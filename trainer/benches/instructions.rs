@@ -53,7 +53,32 @@ fn builder() -> TrainerBuilder<Mlp> {
 
 /// Trains for `count` steps, without the hooks of this file.
 fn steps(builder: TrainerBuilder<Mlp>, count: u64) -> Result<()> {
-    let (inputs, labels) = mlp::batch();
+    train(builder, mlp::batch(), count)
+}
+
+/// Trains a convolutional network for `count` steps, without the hooks of this file.
+fn convolutions(count: u64, is_checked: bool) -> Result<()> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let conv = |name, from, to| nn::conv2d(&root / name, from, to, 3, Default::default());
+    let net = nn::seq()
+        .add(conv("conv1", 1, 8))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2))
+        .add(conv("conv2", 8, 16))
+        .add_fn(|xs| xs.relu().max_pool2d_default(2).flat_view())
+        .add(nn::linear(&root / "fc", 16 * 5 * 5, 10, Default::default()));
+    let builder = Trainer::builder(Supervised::new(vs, net, mlp::cross_entropy)).optimizer(AdamW::new(1e-3));
+    let images = Tensor::randn([32, 1, 28, 28], (Kind::Float, Device::Cpu));
+    let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
+    let checked = if is_checked { builder.hook(trainer::hooks::Checkup::default()) } else { builder };
+    train(checked, (images, labels), count)
+}
+
+fn train<T: Task<Batch = (Tensor, Tensor)>>(
+    builder: TrainerBuilder<T>,
+    (inputs, labels): (Tensor, Tensor),
+    count: u64,
+) -> Result<()> {
     let mut loader = from_fn(|_| (0..count).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
     builder.discover(Discover::None).build()?.fit(&mut loader, None).map(drop)
 }
@@ -81,6 +106,8 @@ fn main() -> Result<()> {
         "step-sgd" => steps(builder().optimizer(Sgd::new(1e-3)), count),
         "step-adamw" => steps(adamw(), count),
         "step-checkup" => steps(adamw().hook(trainer::hooks::Checkup::default()), count),
+        "convolutions" => convolutions(count, false),
+        "convolutions-checkup" => convolutions(count, true),
         "step-logging" => steps(adamw().on::<AfterStep>("log", |cx| cx.log("one", 1.0)), count),
         "step-tape" => {
             let path = std::env::temp_dir().join(format!("trainer-instructions-{}.tape", std::process::id()));
