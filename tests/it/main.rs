@@ -32,6 +32,7 @@ mod distributed;
 mod early_stopping;
 mod error_attribution;
 mod errors;
+mod estimate;
 mod eval;
 mod exact_checkpoints;
 mod exit_paths;

@@ -193,7 +193,7 @@ pub use run::profile;
 #[doc(inline)]
 pub use tools::cli;
 #[doc(inline)]
-pub use tools::{finders, testing};
+pub use tools::{estimate, finders, testing};
 #[doc(inline)]
 pub use training::{lock, prelude};
 

@@ -250,6 +250,11 @@ impl Checkpoint {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }
 
+    /// The steps or epochs, and the time, between two checkpoints.
+    pub(crate) fn interval(&self) -> (Option<Every>, Option<Duration>) {
+        (self.every, self.every_time)
+    }
+
     /// Returns an error if this fit never measures the metric of
     /// [`keep_best`](Checkpoint::keep_best).
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {

@@ -300,6 +300,18 @@ fn call_modes(called: &mut BTreeSet<String>) {
     call!(called, trainer_heap_limit(32 << 20, 64 << 20, 128 << 10));
     call!(called, trainer_heap_trim());
 
+    let mut count = null_mut();
+    succeeds(call!(called, trainer_memory_count_start(&raw mut count)));
+    let counted = Tensor::ones([1000], FLOAT);
+    let (mut bytes, mut peak) = (0, 0);
+    call!(called, trainer_memory_count(count, &raw mut bytes, &raw mut peak));
+    assert!(bytes >= 4000 && peak >= bytes);
+    let (mut address, mut size) = (null(), 0);
+    call!(called, trainer_storage(counted.as_ptr(), &raw mut address, &raw mut size));
+    assert!(!address.is_null() && size == 4000);
+    assert!(call!(called, trainer_memory_is_counted(count, address)));
+    call!(called, trainer_memory_count_stop(count));
+
     let mut state = null_mut();
     succeeds(call!(called, trainer_random_state(-1, &raw mut state)));
     let state = owned(state);
@@ -578,6 +590,11 @@ unsafe extern "C" fn keeps(with: *mut c_void, leaf: *mut C_tensor) {
     unsafe { (*with.cast::<Vec<Tensor>>()).push(owned(leaf)) }
 }
 
+unsafe extern "C" fn keeps_size(with: *mut c_void, _: *const c_void, bytes: usize) {
+    // SAFETY: `with` is the list of the test.
+    unsafe { (*with.cast::<Vec<usize>>()).push(bytes) }
+}
+
 fn call_graph(called: &mut BTreeSet<String>) {
     let weight = Tensor::ones([3], FLOAT).set_requires_grad(true);
     let before = call!(called, trainer_changes(weight.as_ptr()));
@@ -624,6 +641,10 @@ fn call_graph(called: &mut BTreeSet<String>) {
         trainer_flow_uses(of_list.as_ptr(), 3, used.as_mut_ptr(), &raw mut selects, &raw mut has_failed,)
     ));
     assert_eq!((used, selects, has_failed), ([true; 3], false, false));
+    let mut sizes: Vec<usize> = Vec::new();
+    let with = (&raw mut sizes).cast::<c_void>();
+    succeeds(call!(called, trainer_flow_memory(keeps_size, with)));
+    assert!(sizes.iter().filter(|size| **size == 12).count() >= 3);
     assert_eq!(text(call!(called, trainer_flow_trains())), "dropout");
     succeeds(call!(called, trainer_flow_stop(handle)));
     assert!(call!(called, trainer_flow_trains()).is_null());

@@ -5,8 +5,8 @@ use std::thread::{self, ThreadId};
 
 use tch::Tensor;
 use trainer_sys::{
-    C_tensor, trainer_changes, trainer_flow_sources, trainer_flow_start, trainer_flow_stop,
-    trainer_flow_trains, trainer_flow_uses, trainer_leaves,
+    C_tensor, trainer_changes, trainer_flow_memory, trainer_flow_sources, trainer_flow_start,
+    trainer_flow_stop, trainer_flow_trains, trainer_flow_uses, trainer_leaves,
 };
 
 use super::{outcome, text_of};
@@ -31,6 +31,14 @@ pub(crate) fn leaves(of: &Tensor) -> Result<(Vec<Tensor>, bool)> {
 unsafe extern "C" fn push(with: *mut c_void, leaf: *mut C_tensor) {
     // SAFETY: the caller guarantees both.
     unsafe { (*with.cast::<Vec<Tensor>>()).push(Tensor::from_ptr(leaf)) }
+}
+
+/// # Safety
+///
+/// `with` must point to a `Vec<(usize, u64)>` that nothing else uses.
+unsafe extern "C" fn push_memory(with: *mut c_void, address: *const c_void, bytes: usize) {
+    // SAFETY: the caller guarantees it.
+    unsafe { (*with.cast::<Vec<(usize, u64)>>()).push((address.addr(), bytes as u64)) }
 }
 
 /// Returns the number of times that a tensor was changed in place, as far as libtorch has counted
@@ -106,6 +114,16 @@ impl Flow {
             )
         })?;
         Ok(uses)
+    }
+
+    /// Returns the address and the size in bytes of each memory on the CPU that an operator has used
+    /// and that still exists.
+    pub(crate) fn memory(&self) -> Result<Vec<(usize, u64)>> {
+        let mut found: Vec<(usize, u64)> = Vec::new();
+        let with = (&raw mut found).cast::<c_void>();
+        // SAFETY: the shim calls `push_memory` with `with`, which is valid until the call returns.
+        outcome(unsafe { trainer_flow_memory(push_memory, with) })?;
+        Ok(found)
     }
 
     /// Returns the layers that were called for training, such as `dropout` with a probability above

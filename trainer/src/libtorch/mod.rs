@@ -36,6 +36,7 @@ mod random;
 mod readable;
 mod scan;
 mod shared_vars;
+mod tensor_memory;
 mod tensors;
 mod waits;
 mod warnings;
@@ -68,6 +69,7 @@ pub(crate) use readable::{Form, bytes, check_readable, copied, dense, describe, 
 pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
+pub(crate) use tensor_memory::{MemoryCounter, storage};
 pub use tensors::wide;
 pub(crate) use tensors::{Parameters, TensorList, lerp, wide_kind};
 #[cfg(test)]

@@ -12,6 +12,8 @@ use crate::libtorch::GradMode;
 pub(crate) struct Reports {
     /// The rank of this process among the processes that train together.
     rank: u32,
+    /// Whether nothing is reported, because what runs is only measured.
+    is_muted: bool,
     /// The warnings for the summary of the current entry point or, between entry points, of the
     /// next one.
     warnings: RefCell<Vec<String>>,
@@ -37,6 +39,7 @@ impl Reports {
     pub(super) fn new(rank: u32) -> Self {
         Reports {
             rank,
+            is_muted: false,
             warnings: RefCell::default(),
             failures: RefCell::default(),
             incomplete_logs: RefCell::default(),
@@ -48,6 +51,11 @@ impl Reports {
         self.incomplete_logs.get_mut().clear();
     }
 
+    /// Sets whether warnings and notices are dropped.
+    pub(crate) fn mute(&mut self, is_muted: bool) {
+        self.is_muted = is_muted;
+    }
+
     #[inline]
     pub(crate) fn rank(&self) -> u32 {
         self.rank
@@ -57,7 +65,7 @@ impl Reports {
     /// next one, unless the summary already contains it. The process of rank 0 prints the warning.
     pub(crate) fn warn(&self, text: String) {
         let mut warnings = self.warnings.borrow_mut();
-        if !warnings.contains(&text) {
+        if !self.is_muted && !warnings.contains(&text) {
             self.notice(&format!("warning: {text}"));
             warnings.push(text);
         }
@@ -66,7 +74,7 @@ impl Reports {
     /// Adds a warning about something that only this rank has seen. Unlike [`warn`](Self::warn),
     /// this prints the warning on any rank.
     pub(crate) fn warn_on_any_rank(&self, text: String) {
-        if self.rank > 0 {
+        if self.rank > 0 && !self.is_muted {
             terminal::eprint_line(format!("warning: rank {}: {text}", self.rank));
         }
         self.warn(text);
@@ -74,7 +82,7 @@ impl Reports {
 
     /// Prints a line on standard error in the process of rank 0. Not for warnings.
     pub(crate) fn notice(&self, text: &str) {
-        if self.rank == 0 {
+        if self.rank == 0 && !self.is_muted {
             terminal::eprint_line(text);
         }
     }

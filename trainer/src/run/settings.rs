@@ -183,6 +183,11 @@ impl Settings {
         from.map_or(1, |(_, batches)| *batches)
     }
 
+    /// The largest number of batches per optimizer step in any epoch.
+    pub(crate) fn accumulate_at_most(&self) -> u64 {
+        self.accumulate.iter().map(|(_, batches)| *batches).max().unwrap_or(1)
+    }
+
     /// The number of accumulation windows in these epochs, with `batches` batches in each.
     pub(crate) fn windows_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
         let changes = self.accumulate.iter().map(|(from, _)| *from).filter(|from| epochs.contains(from));

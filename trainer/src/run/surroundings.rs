@@ -105,5 +105,6 @@ impl Surroundings {
         run.layers = layers;
         run.modules = modules;
         run.cancellation.handle_signals(handles_signals);
+        run.reports.mute(false);
     }
 }

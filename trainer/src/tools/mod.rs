@@ -3,6 +3,7 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod estimate;
 pub mod finders;
 pub(crate) mod replay;
 pub mod testing;

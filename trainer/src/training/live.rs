@@ -153,7 +153,7 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
         live.first_step = counters.optimizer_steps;
         *has_trained = run.fit().is_running && run.phase() == Phase::Train;
     }
-    live.memory = resident_bytes();
+    live.memory = process_memory("VmRSS");
     live.device_memory = match run.device() {
         device @ Device::Cuda(_) => cuda::memory(device).ok().map(|memory| memory.allocated),
         _ => None,
@@ -188,11 +188,11 @@ impl<P> Cx<P> {
     }
 }
 
-/// Returns the number of bytes of memory that the process occupies; `None` except on Linux, which
-/// reports it in a file.
-fn resident_bytes() -> Option<u64> {
+/// Returns the number of bytes of memory that the process occupies (`VmRSS`), or its peak
+/// (`VmHWM`); `None` except on Linux, which reports them in a file.
+pub(crate) fn process_memory(what: &str) -> Option<u64> {
     let status = read_text(Path::new("/proc/self/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
 }

@@ -3,19 +3,22 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use tch::Device;
 
 use super::active::ActiveEntry;
 use super::agreement::{NextBatch, agree};
 use super::batch_weight::amount_ahead;
+pub(crate) use super::parts::VARIABLES;
 use super::parts::{self, AnyPart};
 use super::step::step;
 use super::task::Task;
+use super::validation::{evaluate, in_phase};
 use super::{decide, entry, ranks, records, window};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
-use crate::data::{Batches, Loader, PassNotes};
+use crate::data::{Batches, Loader, NamedLoader, PassNotes};
 use crate::distributed::World;
 use crate::distributed::current::{self, Current};
 use crate::error::{Error, Result, panic_text};
@@ -32,6 +35,7 @@ use crate::run::Instance;
 use crate::run::RunHooks;
 use crate::run::Table;
 use crate::run::cancel::{OnSignal, SignalGuard};
+use crate::run::layers::{Layer, Layers, SHIMS};
 use crate::run::reports::Reports;
 use crate::run::{Dispatch, Place, Run};
 
@@ -203,6 +207,13 @@ fn warn_of_missed(hooks: &RunHooks, reports: &Reports, name: &str, is_replaced: 
     }
 }
 
+/// Returns the parts of a run, including the states of the task and of the hooks in the table.
+fn parts_of(run: &Run, table: &Table) -> Vec<AnyPart> {
+    let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
+    let called: BTreeSet<usize> = called.chain([TASK]).collect();
+    parts::with_values(run, |index| called.contains(&index))
+}
+
 /// Copies of the parts of a run, on the CPU.
 struct Copies {
     parts: Vec<AnyPart>,
@@ -215,9 +226,7 @@ struct Copies {
 impl Copies {
     /// Copies the parts, including the states of the task and of the hooks that run.
     fn of(run: &Run, table: &Table) -> Result<Self> {
-        let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
-        let called: BTreeSet<usize> = called.chain([TASK]).collect();
-        let parts = parts::with_values(run, |index| called.contains(&index));
+        let parts = parts_of(run, table);
         let mut states = parts::save(run, &parts)?;
         let of_hooks = states.iter().filter(|(name, _)| parts::type_of(name).is_some());
         let devices = of_hooks.map(|(name, saved)| (name.clone(), saved.devices())).collect();
@@ -275,8 +284,17 @@ pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
 /// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
 /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
 pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
+    try_batch::<T>(run, batch, false)
+}
+
+/// Like [`try_step`], but the batch also ends the window if `is_last` is set.
+pub(crate) fn try_batch<T: Task>(
+    run: &mut Run,
+    batch: T::Batch,
+    is_last: bool,
+) -> Result<Option<Option<f64>>> {
     decide::check_cancelled(run)?;
-    run.fit_mut().window.begin_batch(false);
+    run.fit_mut().window.begin_batch(is_last);
     step::<T>(run, batch, &mut |_| Ok(()))?;
     if run.fit().window.is_open() {
         return Ok(None);
@@ -285,6 +303,29 @@ pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option
     let loss = run.logs_mut().metric(&format!("{}/{LOSS}", Phase::Train));
     run.logs_mut().begin_epoch();
     Ok(Some(loss))
+}
+
+/// Runs a validation pass over these batches.
+pub(crate) fn try_validation<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
+    let mut loader = NamedLoader { name: None, every: None, loader };
+    in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, &mut loader, None))
+}
+
+/// Runs a layer around each call of the trial.
+pub(crate) fn watch_calls(run: &mut Run, layer: impl Layer) -> Result<()> {
+    run.hooks_mut().table = kept_hooks(run.hooks(), run.rank())?.wrapped(&SHIMS);
+    *run.layers_mut() = Layers(vec![Arc::new(layer)]);
+    Ok(())
+}
+
+/// Returns what a checkpoint of the trial would save.
+pub(crate) fn states(run: &Run) -> Result<States> {
+    parts::save(run, &parts_of(run, &run.hooks().table))
+}
+
+/// Whether a saved state with this name is that of an optimizer.
+pub(crate) fn is_optimizer(name: &str) -> bool {
+    parts::is_optimizer(name)
 }
 
 /// Clears the state that a failed step has left behind.

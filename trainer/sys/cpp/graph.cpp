@@ -252,6 +252,18 @@ char* trainer_flow_uses(at::Tensor** of, size_t count, bool* used, bool* selects
   });
 }
 
+// Passes the address and the size in bytes of each memory on the CPU that a recorded operator has used and
+// that still exists to `push`.
+char* trainer_flow_memory(void (*push)(void*, const void*, size_t), void* with) {
+  return guarded([&] {
+    TORCH_CHECK(flow, "this thread does not record its operators");
+    for (const auto& weak : flow->storages) {
+      const auto storage = weak.lock();
+      if (storage && storage->device().is_cpu() && storage->data()) push(with, storage->data(), storage->nbytes());
+    }
+  });
+}
+
 // The names of the layers that were called for training, separated by commas, which the caller frees
 // with `trainer_free`, or null if there are none.
 char* trainer_flow_trains() {

@@ -15,6 +15,7 @@
 #include "graph.cpp"
 #include "heap.cpp"
 #include "linear_cross_entropy.cpp"
+#include "memory.cpp"
 #include "monitors.cpp"
 #include "profiler.cpp"
 #include "scan.cpp"

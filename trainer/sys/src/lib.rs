@@ -129,6 +129,10 @@ unsafe extern "C" {
         selects: *mut bool,
         has_failed: *mut bool,
     ) -> *mut c_char;
+    pub fn trainer_flow_memory(
+        push: unsafe extern "C" fn(*mut c_void, *const c_void, usize),
+        with: *mut c_void,
+    ) -> *mut c_char;
     pub fn trainer_flow_trains() -> *mut c_char;
 }
 
@@ -159,6 +163,15 @@ pub struct LinearCrossEntropy {
     pub class_weights: *const C_tensor,
     pub ignored: i64,
     pub smoothing: f64,
+}
+
+// memory.cpp
+unsafe extern "C" {
+    pub fn trainer_memory_count_start(handle: *mut *mut c_void) -> *mut c_char;
+    pub fn trainer_memory_count(handle: *mut c_void, bytes: *mut i64, peak: *mut i64);
+    pub fn trainer_memory_is_counted(handle: *mut c_void, address: *const c_void) -> bool;
+    pub fn trainer_memory_count_stop(handle: *mut c_void);
+    pub fn trainer_storage(tensor: *const C_tensor, address: *mut *const c_void, bytes: *mut usize);
 }
 
 // monitors.cpp

@@ -15,7 +15,7 @@ use crate::hooks::{HyperparameterSchedule, NanGuard, SpikeGuard};
 
 /// Whether a finder omits a hook without a warning, because the finder itself sets the learning
 /// rates and checks the loss.
-fn is_replaced(hook: &(dyn Any + Send)) -> bool {
+pub(super) fn is_replaced(hook: &(dyn Any + Send)) -> bool {
     hook.is::<NanGuard>()
         || hook.is::<SpikeGuard>()
         || hook.downcast_ref().is_some_and(HyperparameterSchedule::sets_lr)

@@ -3,6 +3,7 @@
 //! [`guide::testing`](crate::guide::testing).
 
 mod check;
+mod memory;
 mod processes;
 mod rank_harness;
 
@@ -12,6 +13,7 @@ use std::panic::Location;
 use tch::{Device, Kind, Tensor, nn};
 
 use self::check::{Check, Checks, otherwise};
+pub use self::memory::peak_memory;
 pub use self::rank_harness::{Ranks, once};
 use crate::Cx;
 use crate::data::{InMemory, Loader};

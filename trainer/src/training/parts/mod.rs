@@ -27,7 +27,7 @@ use hooks::HookState;
 pub(super) use hooks::type_of;
 use kept::Kept;
 use log::Logged;
-pub(super) use model::VARIABLES;
+pub(crate) use model::VARIABLES;
 use model::{Gradients, Variables};
 use optimizers::OptimizerState;
 pub(crate) use part::{Part, Scope};
@@ -185,6 +185,11 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Any
     parts
 }
 
+/// Whether a state with this name is that of an optimizer.
+pub(super) fn is_optimizer(name: &str) -> bool {
+    optimizers::part_of(name).is_some()
+}
+
 /// Returns the states of parts.
 pub(crate) fn save(run: &Run, parts: &[AnyPart]) -> Result<States> {
     parts.iter().map(|part| Ok((part.name().into_owned(), part.save(run)?))).collect()
@@ -308,7 +313,7 @@ fn select_own(
 /// Whether the part with this name holds the variables or the state of an optimizer. The scope of
 /// such a part depends on the run.
 fn is_of_model(name: &str) -> bool {
-    name == model::VARIABLES || optimizers::part_of(name).is_some()
+    name == model::VARIABLES || is_optimizer(name)
 }
 
 /// Moves the tensors that this rank needs from the shares in `of_rank` into `states`.

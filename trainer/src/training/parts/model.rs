@@ -31,7 +31,7 @@ impl Variables {
 }
 
 /// The name of the part with the variables.
-pub(in crate::training) const VARIABLES: &str = "variables";
+pub(crate) const VARIABLES: &str = "variables";
 
 impl Variables {
     /// Returns the current state.
