@@ -61,8 +61,8 @@ def copied(size, folder):
     """Copies the files that a checkpoint consists of, and waits until they are on disk. Returns the wall-clock time."""
     checkpoint, copy = next(folder.glob("step-*")), folder / "copy"
     began = time.monotonic()
-    for command in (["cp", "-r", checkpoint, copy], ["sync", *checkpoint.parent.glob("copy/*"), copy]):
-        subprocess.run(command if command[0] == "cp" else ["sync", *copy.iterdir(), copy], check=True)
+    subprocess.run(["cp", "-r", checkpoint, copy], check=True)
+    subprocess.run(["sync", *copy.iterdir(), copy], check=True)
     return time.monotonic() - began
 
 
