@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use crate::checkpoint::folder::CheckpointFolder;
-use crate::hook;
-use crate::hook::stages;
-use crate::lifecycle::{AfterLoadCheckpoint, AfterStep, BeforeSaveCheckpoint, BeforeStep};
-use crate::run::context::Cx;
+use crate::prelude::own::*;
 use crate::run::{Run, SaveMode, SaveRequest};
 use crate::training::tape::{self, Recorder};
 
