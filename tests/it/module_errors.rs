@@ -56,7 +56,7 @@ fn hooks_around_a_module_can_replace_but_not_skip_it() {
     assert_eq!(replaced.unwrap(), after.unwrap());
 
     let failed = |does| run(does).0.unwrap_err();
-    let start = "hook `it::module_errors::AroundEnc::around` (tests/it/module_errors.rs:_) failed at module of `enc` (predict), epoch 0, batch 0: ";
+    let start = "hook `it::module_errors::AroundEnc::around` (tests/it/module_errors.rs:_) failed at module_forward of `enc` (predict), epoch 0, batch 0: ";
     let text = "the hook skipped `module_forward`, which must produce an output: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with \
                 `cx.set_output(…)` in it";
     assert_eq!(failed(Does::Skips), format!("{start}{text}"));
@@ -176,7 +176,7 @@ fn a_panic_inside_a_module_reports_the_module_and_the_batch() {
     assert_eq!(
         take(&errors),
         [
-            "failed at module of `net.broken` (valid), epoch 0, batch 0 on a batch of (Float [4, 4], Int64 [4]): panicked: broken"
+            "failed at module_forward of `net.broken` (valid), epoch 0, batch 0 on a batch of (Float [4, 4], Int64 [4]): panicked: broken"
         ]
     );
 }
