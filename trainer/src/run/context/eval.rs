@@ -15,10 +15,6 @@ use crate::run::Run;
 use crate::run::dispatch::{computing, enter_custom};
 
 /// # Computing with the model
-/// The error of a hook around `eval` that leaves it without a result.
-const NOT_COMPUTED: &str =
-    "the hook did not run `eval`, which must return a result: call `next.run(cx)`, and return its error";
-
 impl<P> Cx<P> {
     /// Calls `compute` with the task, whose model then computes what it computes in evaluation:
     /// with the averages of [`Ema`](crate::hooks::Ema) and [`Swa`](crate::hooks::Swa), the adapters
@@ -103,3 +99,7 @@ fn compute_with_task<T: 'static, R>(run: &mut Run, compute: impl FnOnce(&mut T) 
     run.modules.calls = calls;
     current::check_layers().and(result)
 }
+
+/// The error of a hook around `eval` that leaves it without a result.
+const NOT_COMPUTED: &str =
+    "the hook did not run `eval`, which must return a result: call `next.run(cx)`, and return its error";
