@@ -278,7 +278,7 @@ fn check_format(path: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods, reason = "changes a file as another program would")]
 mod tests {
     use std::{env, fs, process};
 
