@@ -168,6 +168,26 @@ fn every_page_is_listed_in_rustdoc_and_in_the_table_of_the_guide() {
     }
 }
 
+/// Two clicks from the guide's first page: the row of the table, and the recipe.
+#[test]
+fn each_recipe_is_short_and_in_the_table_of_the_guide() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (recipes, table) = (read("trainer/guide/recipes.md"), read("trainer/guide/README.md"));
+    let mut count = 0;
+    for recipe in recipes.split("\n### ").skip(1) {
+        count += 1;
+        let title = recipe.lines().next().unwrap();
+        let link = format!("](recipes.md#{})", anchor(title));
+        assert!(table.contains(&link), "guide/README.md does not list the recipe `{title}`");
+        let examples: Vec<_> = recipe.split("\n```").skip(1).step_by(2).collect();
+        let lines: usize = examples.iter().map(|example| example.lines().count() - 1).sum();
+        assert!((1..=15).contains(&lines), "`{title}` has {lines} lines of code");
+        let is_tested = recipe.contains("\n```python\n") || recipe.contains("assert");
+        assert!(is_tested, "`{title}` asserts no effect");
+    }
+    assert!(table.contains(&format!("| {count} tasks ")), "guide/README.md says another number than {count}");
+}
+
 /// Returns the names in a text that are between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()

@@ -111,6 +111,8 @@ mod ranks_hooks;
 mod ranks_launch;
 #[cfg(target_os = "linux")]
 mod ranks_support;
+#[cfg(unix)]
+mod recipes;
 mod records;
 #[cfg(unix)]
 mod recovery;

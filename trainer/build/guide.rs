@@ -8,6 +8,9 @@ use std::{fs, io};
 /// The start of a comment with lines that belong to the example beside it, but are not shown.
 const HIDDEN: &str = "<!-- hidden:";
 
+/// The start of a comment with lines that belong to each Rust example after it, but are not shown.
+const HIDDEN_IN_EACH: &str = "<!-- hidden in each example:";
+
 /// Writes all pages of a folder into another one.
 ///
 /// # Errors
@@ -32,17 +35,20 @@ pub(crate) fn write(from: &Path, to: &Path) -> Result<(), String> {
 /// Returns the text of a page for rustdoc, or the number of a line and what is wrong with it.
 fn for_rustdoc(page: &Path, text: &str) -> Result<String, (usize, String)> {
     let mut out = String::new();
+    let mut in_each = String::new();
     let mut lines = text.lines().enumerate().peekable();
     // The name of the module is the title.
     lines.next_if(|(_, line)| line.starts_with("# ")).ok_or((1, "there is no title".to_owned()))?;
     while let Some((number, line)) = lines.next() {
         let fail = |reason: String| (number + 1, reason);
-        if let Some(start) = line.strip_prefix(HIDDEN) {
+        if let Some(start) = line.strip_prefix(HIDDEN_IN_EACH) {
+            in_each = hidden(start, &mut lines).map_err(fail)?;
+        } else if let Some(start) = line.strip_prefix(HIDDEN) {
             let hidden = hidden(start, &mut lines).map_err(fail)?;
             // Before an example, or after the one that has just ended.
             match lines.next_if(|(_, line)| line.starts_with("```rust")) {
                 Some((_, fence)) => {
-                    out += &format!("{fence}\n{hidden}");
+                    out += &format!("{fence}\n{in_each}{hidden}");
                     example(&mut out, &mut lines).map_err(fail)?;
                 }
                 None if out.ends_with("\n```\n") => {
@@ -52,7 +58,8 @@ fn for_rustdoc(page: &Path, text: &str) -> Result<String, (usize, String)> {
                 None => return Err(fail("hidden lines touch no example".into())),
             }
         } else if line.starts_with("```") {
-            out += &format!("{line}\n");
+            let in_each = if line.starts_with("```rust") { &*in_each } else { "" };
+            out += &format!("{line}\n{in_each}");
             example(&mut out, &mut lines).map_err(fail)?;
         } else if line.starts_with("##") {
             out += &format!("{}\n", &line[1..]);

@@ -79,7 +79,8 @@
 //! The [guide] has a page for each subject, and a table of [what you may want to
 //! do](guide#find-what-you-want-to-do):
 //!
-//! - **first**: [getting started](guide::getting_started);
+//! - **first**: [getting started](guide::getting_started); for single tasks,
+//!   [recipes](guide::recipes);
 //! - **the loop**: [hooks](guide::hooks), [lifecycle](guide::lifecycle),
 //!   [training](guide::training), [training methods](guide::methods), [errors](guide::errors),
 //!   [testing](guide::testing);

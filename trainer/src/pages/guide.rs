@@ -34,5 +34,6 @@ pages! {
     profiling,
     tape,
     testing,
+    recipes,
     migration,
 }
