@@ -219,3 +219,104 @@ fn the_crate_documentation_lists_each_feature() {
     assert!(declared.len() > 10, "{declared:?}");
     assert_eq!(listed, declared);
 }
+
+/// The names by which users of other frameworks look for things here.
+const KNOWN_NAMES: [&str; 59] = [
+    "CrossEntropyLoss",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ReduceLROnPlateau",
+    "T_0",
+    "T_mult",
+    "TensorBoardLogger",
+    "WandbLogger",
+    "accelerator",
+    "accumulate_grad_batches",
+    "callbacks",
+    "ckpt_path",
+    "class_weight",
+    "configure_optimizers",
+    "criterion",
+    "devices",
+    "enable_progress_bar",
+    "evaluate",
+    "fit",
+    "forward",
+    "global_step",
+    "gradient_accumulation_steps",
+    "gradient_clip_val",
+    "initial_epoch",
+    "load_best_model_at_end",
+    "load_checkpoint",
+    "load_state_dict",
+    "log_every_n_steps",
+    "lr_scheduler",
+    "max_epochs",
+    "max_grad_norm",
+    "mode",
+    "monitor",
+    "num_nodes",
+    "num_train_epochs",
+    "num_workers",
+    "on_epoch_end",
+    "on_step_end",
+    "on_train_batch_end",
+    "on_train_epoch_end",
+    "on_validation_epoch_end",
+    "predict_step",
+    "precision",
+    "rank_zero_only",
+    "restore_best_weights",
+    "sample_weight",
+    "save_checkpoint",
+    "save_hyperparameters",
+    "save_top_k",
+    "seed_everything",
+    "strategy",
+    "test_step",
+    "train_test_split",
+    "training_step",
+    "validation_split",
+    "validation_step",
+    "verbose",
+    "warmup_ratio",
+];
+
+/// Returns the names by which a search of the docs finds something: aliases, public functions and
+/// types, and other frameworks' names for moments, which the macro makes aliases of their markers.
+fn searchable() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut sources = Vec::new();
+    files(&root.join("trainer/src"), &mut sources);
+    files(&root.join("trainer/formats/src"), &mut sources);
+    let mut names = BTreeSet::new();
+    for line in sources.iter().flat_map(|path| lines(&fs::read_to_string(path).unwrap())) {
+        if let Some(aliases) = line.strip_prefix("#[doc(alias") {
+            names.extend(aliases.split('"').skip(1).step_by(2).map(str::to_owned));
+        }
+        let item = ["pub fn ", "pub struct ", "pub enum ", "pub trait ", "pub type "];
+        if let Some(rest) = item.iter().find_map(|start| line.strip_prefix(start)) {
+            names.extend(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned));
+        }
+    }
+    names.extend(
+        trainer::migration::POINTS
+            .iter()
+            .filter(|row| !row.moment.is_empty())
+            .map(|row| row.theirs.to_owned()),
+    );
+    names
+}
+
+fn lines(source: &str) -> Vec<String> {
+    source.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn names_of_other_frameworks_are_found_by_a_search() {
+    let names = searchable();
+    assert!(names.len() > 1000, "{}", names.len());
+    let missing: Vec<_> = KNOWN_NAMES.iter().filter(|name| !names.contains(**name)).collect();
+    assert!(missing.is_empty(), "add `#[doc(alias = …)]` for {missing:?}");
+}

@@ -1,6 +1,7 @@
 //! The migration pages, which are the single source of other frameworks' names. The docs show the
 //! pages, the compiler's suggestions come from them, and tests use them to translate recorded runs.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use proc_macro2::TokenStream;
@@ -58,6 +59,18 @@ pub(crate) fn points() -> &'static [Row] {
     static POINTS: LazyLock<Vec<Row>> =
         LazyLock::new(|| PAGES.iter().flat_map(|(page, text)| rows(page, text)).collect());
     &POINTS
+}
+
+/// Returns the names of other frameworks for a moment, so that a search of the docs finds it by them.
+pub(crate) fn names_of(marker: &str) -> BTreeSet<&'static str> {
+    let is_of = |row: &&Row| row.here.is_some_and(|here| here.marker == marker);
+    // rustc suggests an alias for a name that it does not find, so a name of ours must not be one.
+    let is_theirs = |name: &&str| is_identifier(name) && !is_point(name) && !is_operation(name);
+    points().iter().filter(is_of).map(|row| row.theirs).filter(is_theirs).collect()
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
 fn rows(page: &'static str, text: &'static str) -> Vec<Row> {

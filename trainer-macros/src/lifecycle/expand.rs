@@ -1,5 +1,7 @@
 //! Expands the declared tree to types, names, tables and impls.
 
+use std::collections::BTreeSet;
+
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::Path;
@@ -12,6 +14,7 @@ use super::flatten::{self, Kind, Moment, Origin, elsewhere, pascal, spanned};
 use super::parse::Declaration;
 use crate::docs::joined;
 use crate::errors::Errors;
+use crate::migration;
 
 pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Errors) -> TokenStream {
     let trainer = &declaration.trainer();
@@ -245,10 +248,15 @@ fn marker(
         Origin::Builtin => quote!(#index),
         Origin::Custom => quote!(__LIFECYCLE.base() + #index),
     };
+    let aliases = match origin {
+        Origin::Builtin => migration::names_of(&marker.to_string()),
+        Origin::Custom => BTreeSet::new(),
+    };
     let declared = quote_spanned! { marker.span()=>
         #(#[doc = #docs])*
         #[doc = ""]
         #[doc = #facts]
+        #(#[doc(alias = #aliases)])*
         #[derive(Debug)]
         pub enum #marker {}
     };

@@ -93,6 +93,19 @@ mod tests {
     }
 
     #[test]
+    fn names_of_other_frameworks_are_aliases_of_built_in_moments() {
+        let declaration = quote! {
+            #[doc = " One batch."]
+            operation step in train;
+        };
+        let expanded = expand(declaration.clone(), Origin::Builtin).to_string();
+        for name in ["on_train_batch_end", "on_step_end", "after_train_iter"] {
+            assert!(expanded.contains(&format!("alias = \"{name}\"")), "{name}: {expanded}");
+        }
+        assert!(!expand(declaration, Origin::Custom).to_string().contains("alias"));
+    }
+
+    #[test]
     fn each_reason_for_being_unavailable_has_its_own_trait() {
         let expanded = expand(
             quote! {

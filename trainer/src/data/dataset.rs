@@ -223,6 +223,7 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// Panics if a fraction is negative or not a number, or if the sum of the fractions is more
     /// than 1.
+    #[doc(alias("train_test_split", "validation_split"))]
     #[track_caller]
     fn random_split<const N: usize>(self, seed: u64, fractions: [f64; N]) -> [Subset<Self>; N]
     where

@@ -26,7 +26,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 /// let launch = Launch::tcp(1, 4, "10.0.0.1", 29_500).timeout(Duration::from_secs(60));
 /// assert_eq!((launch.rank(), launch.size()), (1, 4));
 /// ```
-#[doc(alias = "torchrun")]
+#[doc(alias("torchrun", "num_nodes"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub(super) rank: u32,

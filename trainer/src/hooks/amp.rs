@@ -47,7 +47,7 @@ use crate::prelude::own::*;
 ///
 /// On a CUDA device, autocast rejects `binary_cross_entropy`, although it accepts it on the CPU:
 /// use `binary_cross_entropy_with_logits`, or compute the loss while [`Autocast::disable`] holds.
-#[doc(alias("MixedPrecision", "autocast", "GradScaler", "fp16", "bf16"))]
+#[doc(alias("precision", "MixedPrecision", "autocast", "GradScaler", "fp16", "bf16"))]
 #[derive(Debug)]
 pub struct Amp {
     /// `BFloat16` or `Half`.

@@ -165,6 +165,7 @@ impl Checkpoint {
     /// which a run cannot resume exactly, such as one [after an error](Checkpoint::on_error), is
     /// kept in addition.
     #[must_use]
+    #[doc(alias = "save_total_limit")]
     pub fn keep_last(mut self, count: usize) -> Self {
         self.keep_last = count;
         self
@@ -178,6 +179,7 @@ impl Checkpoint {
     /// A best checkpoint that you move away, rename or remove stays among the best: a warning says
     /// that it is missing, and only a better one takes its place.
     #[must_use]
+    #[doc(alias("save_top_k", "save_best_only", "monitor"))]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
         self
@@ -246,6 +248,7 @@ impl Checkpoint {
     /// written as one of the best, or if [`keep_best`](Checkpoint::keep_best) is not set. There is
     /// nothing at the path if you have moved the checkpoint.
     #[must_use]
+    #[doc(alias("restore_best_weights", "best_model_path", "load_best_model_at_end"))]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }

@@ -31,7 +31,7 @@ use crate::prelude::own::*;
 ///     builder.hook(DataParallel::new().find_unused(true))
 /// }
 /// ```
-#[doc(alias("DistributedDataParallel", "DDP"))]
+#[doc(alias("DistributedDataParallel", "DDP", "strategy"))]
 #[derive(Debug)]
 pub struct DataParallel {
     bucket_bytes: u64,

@@ -55,6 +55,7 @@ struct Progress {
 
 impl EarlyStopping {
     /// Watches this metric, for example `valid/loss`.
+    #[doc(alias = "monitor")]
     pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         EarlyStopping {
             metric: metric.into(),

@@ -58,6 +58,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 /// let progress = Progress::new().show("accuracy").line_every(Duration::from_secs(30));
 /// ```
 #[doc(alias("ProgressBar", "TQDMProgressBar", "RichProgressBar", "ProgbarLogger", "tqdm"))]
+#[doc(alias("enable_progress_bar", "verbose"))]
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,

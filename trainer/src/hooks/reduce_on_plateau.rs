@@ -83,6 +83,7 @@ impl ReduceOnPlateau {
     /// Watches the metric with this name, such as `valid/loss`, and reduces the rates of every
     /// optimizer.
     #[must_use]
+    #[doc(alias = "monitor")]
     pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         ReduceOnPlateau {
             metric: metric.into(),

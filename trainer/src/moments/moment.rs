@@ -44,6 +44,7 @@ pub trait Moment: Sized + 'static {
 /// }
 /// # fn main() {}
 /// ```
+#[doc(alias = "rank_zero_only")]
 #[derive(Debug)]
 pub struct Main<P> {
     _never: Infallible,

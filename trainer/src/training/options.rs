@@ -172,6 +172,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Moves the task to this device. Defaults to the device that its `VarStore` was created on.
     /// Use this when the program or its user chooses the device, and otherwise
     /// [`auto_device`](TrainerBuilder::auto_device).
+    #[doc(alias = "devices")]
     pub fn device(mut self, device: Device) -> Self {
         self.settings.device = Some(device);
         self
@@ -325,6 +326,7 @@ impl<T: Task> TrainerBuilder<T> {
     #[cfg_attr(feature = "cli", doc = "[parses](crate::cli);")]
     #[cfg_attr(not(feature = "cli"), doc = "parses (feature `cli`);")]
     /// `build` returns an error if one of these names is added here.
+    #[doc(alias = "save_hyperparameters")]
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         let (name, value) = (name.into(), value.into());
         self.hyperparameters.push(Given { name, value, by: GivenBy::Call });
@@ -341,7 +343,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
-    #[doc(alias("ckpt_path", "resume_from_checkpoint"))]
+    #[doc(alias("ckpt_path", "resume_from_checkpoint", "load_checkpoint", "initial_epoch"))]
     pub fn resume(mut self, from: impl Into<Resume>) -> Self {
         self.resume = Some(from.into());
         self

@@ -79,6 +79,7 @@ pub trait Task: Send + Sized + 'static {
     /// # Errors
     ///
     /// Returns an error if the forward pass fails; this ends the run.
+    #[doc(alias("forward", "predict_step"))]
     fn pred(&mut self, batch: &Self::Batch, mode: Mode) -> Result<Self::Pred>;
 
     /// Computes the loss of a prediction: a one-element tensor, which must require a gradient in
@@ -97,6 +98,7 @@ pub trait Task: Send + Sized + 'static {
     /// # Errors
     ///
     /// Returns an error if the loss cannot be computed; this ends the run.
+    #[doc(alias("validation_step", "test_step"))]
     fn eval_loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Option<Tensor>> {
         self.loss(pred, batch).map(Some)
     }
@@ -307,7 +309,10 @@ where
     L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
 {
     /// Creates a task from a network, the store that holds its variables, and a loss function that
-    /// maps predictions and targets to a one-element tensor.
+    /// maps predictions and targets to a one-element tensor. The loss can weight
+    /// [classes](crate::guide::recipes#class-weights) or
+    /// [samples](crate::guide::recipes#a-weight-for-each-sample).
+    #[doc(alias("criterion", "CrossEntropyLoss", "MSELoss", "class_weight", "sample_weight"))]
     pub fn new(vars: nn::VarStore, net: N, loss: L) -> Self {
         Supervised { vars, net, loss }
     }

@@ -104,6 +104,7 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
+    #[doc(alias = "evaluate")]
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
             validation::evaluate_each::<T, at::valid>(run, valid)
@@ -116,6 +117,7 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
+    #[doc(alias = "evaluate")]
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
             validation::evaluate_each::<T, at::test>(run, test)

@@ -42,7 +42,7 @@ impl<T: Task> Trainer<T> {
     /// - `path` exists but is not a `safetensors` file;
     /// - the run has yet to be [resumed](Trainer::is_resuming), so the weights are not those of the
     ///   run.
-    #[doc(alias = "state_dict")]
+    #[doc(alias("state_dict", "save_checkpoint", "save_model"))]
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {
@@ -99,7 +99,7 @@ impl<T: Task> Trainer<T> {
     /// - a pattern matches no name.
     ///
     /// After an error, the variables are unchanged.
-    #[doc(alias = "load_state_dict")]
+    #[doc(alias("load_state_dict", "load_checkpoint", "load_model"))]
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
         let loaded = weights::load(self.vars(), &self.run.model().added, path, how)?;

@@ -8,6 +8,7 @@ use super::points::{Point, Span};
 use crate::float::Float;
 
 /// Whether smaller or larger values of a metric are better.
+#[doc(alias = "mode")]
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {

@@ -36,6 +36,7 @@ pub struct CosineRestarts {
 
 impl CosineRestarts {
     /// Creates the schedule with a first cycle of this length. Each cycle ends at 0.
+    #[doc(alias = "T_0")]
     #[must_use]
     pub fn every(length: impl Into<Amount>) -> Self {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
@@ -43,6 +44,7 @@ impl CosineRestarts {
 
     /// Makes each cycle `times` times as long as the previous one. `times` must be at least 1, and
     /// corresponds to PyTorch's `T_mult`. Defaults to 1.
+    #[doc(alias = "T_mult")]
     #[must_use]
     pub fn growing(mut self, times: u64) -> Self {
         self.growth = times;

@@ -154,6 +154,7 @@ pub trait Schedule: Send + 'static {
     }
 
     /// Adds a linear warm-up of length `over`, after which this schedule starts: see [`WarmUp`].
+    #[doc(alias("warmup_ratio", "warmup_steps"))]
     fn warm_up(self, over: impl Into<Amount>) -> WarmUp<Self>
     where
         Self: Sized,
