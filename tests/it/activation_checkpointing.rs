@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::Resume;
-use trainer::finders::FindLr;
+use trainer::finders::LearningRateFinder;
 use trainer::hooks::{
     ActivationCheckpointing, ActivationStats, Amp, Checkpoint, DataParallel, StochasticDepth,
 };
@@ -549,7 +549,7 @@ fn runs_in_trials() {
             builder = builder.hook(ActivationCheckpointing::new("blocks.*"));
         }
         let mut trainer = builder.build().unwrap();
-        let found = trainer.find_lr(&mut model::rows(16), &FindLr::new()).unwrap();
+        let found = trainer.find_lr(&mut model::rows(16), &LearningRateFinder::new()).unwrap();
         format!("{found:?} {:?}", exact_state(&trainer))
     };
     assert!(losses(true) == losses(false));

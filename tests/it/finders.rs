@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use trainer::data::from_fn;
-use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
+use trainer::finders::{BatchSizeFinder, BatchSizeLimit, LearningRateFinder};
 use trainer::hooks::{
     Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, Progress, StochasticDepth,
 };
@@ -27,7 +27,7 @@ fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
 
 #[test]
 fn the_curve_matches_a_fit_with_exponentially_growing_rates() {
-    let with = FindLr::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
+    let with = LearningRateFinder::new().from(1e-4).to(1.0).steps(30).smoothing(0.9);
     let optimizer = Sgd::new(0.5).group("fc1.*", Group::new().lr(0.25));
     let mut trainer =
         Trainer::builder(model::task()).optimizer(optimizer).discover(Discover::None).build().unwrap();
@@ -66,9 +66,11 @@ fn the_curve_matches_a_fit_with_exponentially_growing_rates() {
 #[test]
 fn a_curve_ends_where_the_loss_diverges() {
     let mut trainer = model::builder().build().unwrap();
-    let curve = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3).to(1e6).smoothing(0.5)).unwrap();
+    let curve =
+        trainer.find_lr(&mut rows(16), &LearningRateFinder::new().from(1e-3).to(1e6).smoothing(0.5)).unwrap();
     assert!(curve.has_diverged() && curve.points().len() < 100, "{}", curve.points().len());
-    let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e5).to(1e9)).unwrap_err().to_string();
+    let error =
+        trainer.find_lr(&mut rows(16), &LearningRateFinder::new().from(1e5).to(1e9)).unwrap_err().to_string();
     assert!(
         error.contains("the loss diverged after") && error.contains("too soon for a suggestion"),
         "{error}"
@@ -80,12 +82,15 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let mut trainer = model::builder().build().unwrap();
     let before = exact_state(&trainer);
     let cases = [
-        (FindLr::new().from(1.0).to(0.1), "`.from(1.0)` and `.to(0.1)`: expected finite numbers above 0.0"),
-        (FindLr::new().from(0.0), "`.from(0.0)` and `.to(10.0)`"),
-        (FindLr::new().to(f64::NAN), "`.to(NaN)`: expected finite numbers"),
-        (FindLr::new().steps(3), "`.steps(3)`: expected at least 20"),
-        (FindLr::new().smoothing(1.0), "`.smoothing(1.0)`"),
-        (FindLr::new().stop_at(0.5), "`.stop_at(0.5)`"),
+        (
+            LearningRateFinder::new().from(1.0).to(0.1),
+            "`.from(1.0)` and `.to(0.1)`: expected finite numbers above 0.0",
+        ),
+        (LearningRateFinder::new().from(0.0), "`.from(0.0)` and `.to(10.0)`"),
+        (LearningRateFinder::new().to(f64::NAN), "`.to(NaN)`: expected finite numbers"),
+        (LearningRateFinder::new().steps(3), "`.steps(3)`: expected at least 20"),
+        (LearningRateFinder::new().smoothing(1.0), "`.smoothing(1.0)`"),
+        (LearningRateFinder::new().stop_at(0.5), "`.stop_at(0.5)`"),
     ];
     for (with, expected) in cases {
         let error = trainer.find_lr(&mut rows(8), &with).unwrap_err().to_string();
@@ -94,35 +99,41 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let batch =
         || (Tensor::ones([4, 4], (Kind::Float, device())), Tensor::zeros([4], (Kind::Int64, device())));
     let mut stream = from_fn(move |_| (0..10).map(move |_| batch()));
-    let error = trainer.find_lr(&mut stream, &FindLr::new()).unwrap_err().to_string();
+    let error = trainer.find_lr(&mut stream, &LearningRateFinder::new()).unwrap_err().to_string();
     assert!(error.contains("`find_lr` needs a deterministic loader"), "{error}");
     let error = trainer
-        .find_batch_size(|_| Ok(from_fn(move |_| (0..10).map(move |_| batch()))), &FindBatchSize::new());
+        .find_batch_size(|_| Ok(from_fn(move |_| (0..10).map(move |_| batch()))), &BatchSizeFinder::new());
     assert!(error.unwrap_err().to_string().contains("`find_batch_size` needs a deterministic loader"));
     let mut empty = from_fn(|_| std::iter::empty::<(Tensor, Tensor)>()).deterministic(true);
-    let error = trainer.find_lr(&mut empty, &FindLr::new()).unwrap_err().to_string();
+    let error = trainer.find_lr(&mut empty, &LearningRateFinder::new()).unwrap_err().to_string();
     assert!(error.contains("the loader yielded no batches in epoch 0"), "{error}");
     let nan = || (Tensor::full([4, 4], f64::NAN, (Kind::Float, device())), batch().1);
     let mut nan = from_fn(move |_| (0..10).map(move |_| nan())).deterministic(true);
-    let error = trainer.find_lr(&mut nan, &FindLr::new()).unwrap_err().to_string();
+    let error = trainer.find_lr(&mut nan, &LearningRateFinder::new()).unwrap_err().to_string();
     assert!(error.contains("the loss of the first batch is NaN"), "{error}");
 
-    let error = trainer.find_batch_size(|_| Ok(rows(64)), &FindBatchSize::new()).unwrap_err().to_string();
+    let error = trainer.find_batch_size(|_| Ok(rows(64)), &BatchSizeFinder::new()).unwrap_err().to_string();
     assert!(error.contains("a batch has size 4 instead of the requested 2"), "{error}");
     let small = |samples| Ok(sized(5, samples));
-    let error = trainer.find_batch_size(small, &FindBatchSize::new().from(6)).unwrap_err().to_string();
+    let error = trainer.find_batch_size(small, &BatchSizeFinder::new().from(6)).unwrap_err().to_string();
     assert!(error.contains("the loader yielded no batch of size 6"), "{error}");
-    let error = trainer.find_batch_size(small, &FindBatchSize::new().from(3).max(2)).unwrap_err().to_string();
+    let error =
+        trainer.find_batch_size(small, &BatchSizeFinder::new().from(3).max(2)).unwrap_err().to_string();
     assert!(
         error.contains("`.from(3)`, `.max(2)` and `.steps(3)`: expected numbers of at least 1"),
         "{error}"
     );
-    let found = trainer.find_batch_size(small, &FindBatchSize::new()).unwrap();
+    let found = trainer.find_batch_size(small, &BatchSizeFinder::new()).unwrap();
     assert_eq!((found.size, found.limit), (4, BatchSizeLimit::Data));
     assert_eq!(exact_state(&trainer), before);
 
     let refused = |builder: TrainerBuilder<_>, expected: &str| {
-        let error = builder.build().unwrap().find_lr(&mut rows(8), &FindLr::new()).unwrap_err().to_string();
+        let error = builder
+            .build()
+            .unwrap()
+            .find_lr(&mut rows(8), &LearningRateFinder::new())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{error}");
     };
     let bare = || Trainer::builder(model::task()).discover(Discover::None);
@@ -178,7 +189,7 @@ fn an_error_a_panic_or_a_cancellation_restores_the_trainer() {
         trainer.fit(&mut rows(16), None).unwrap();
         let before = (exact_state(&trainer), trainer.counters(), trainer.history().clone());
         let result = catch_unwind(AssertUnwindSafe(|| {
-            trainer.find_lr(&mut rows(16), &FindLr::new().stop_at(f64::INFINITY))
+            trainer.find_lr(&mut rows(16), &LearningRateFinder::new().stop_at(f64::INFINITY))
         }));
         match (trouble, result) {
             (Trouble::Panic, Err(_)) => {}
@@ -245,10 +256,11 @@ fn child_between_two_fits() {
         let mut valid = rows(8);
         trainer.fit(&mut train, Some(&mut valid)).unwrap();
         if finds {
-            let curve = trainer.find_lr(&mut train, &FindLr::new().from(1e-4).to(1.0).steps(25)).unwrap();
+            let curve =
+                trainer.find_lr(&mut train, &LearningRateFinder::new().from(1e-4).to(1.0).steps(25)).unwrap();
             assert_eq!(curve.points().len(), 25);
             let found =
-                trainer.find_batch_size(|samples| Ok(sized(64, samples)), &FindBatchSize::new().max(16));
+                trainer.find_batch_size(|samples| Ok(sized(64, samples)), &BatchSizeFinder::new().max(16));
             assert_eq!(found.unwrap().limit, BatchSizeLimit::Max);
         }
         let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
@@ -311,14 +323,14 @@ fn child_with_little_memory() {
         let mut trainer = builder.build().unwrap();
         let before = exact_state(&trainer);
         let found =
-            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new()).unwrap();
+            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &BatchSizeFinder::new()).unwrap();
         assert_eq!(found.limit, BatchSizeLimit::Memory);
         // The limit is 8 GiB, part of which the program itself uses.
         assert!((16..128).contains(&found.size), "{found:?}");
         assert_eq!(exact_state(&trainer), before);
         trainer.fit(&mut sized(64, 8), None).unwrap();
         let none =
-            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &FindBatchSize::new().from(2000));
+            trainer.find_batch_size(|samples| Ok(sized(4096, samples)), &BatchSizeFinder::new().from(2000));
         let none = none.unwrap_err().to_string();
         assert!(none.contains("a batch of size 2000 does not fit into memory"), "{none}");
     }
@@ -341,7 +353,7 @@ fn a_finder_freezes_what_the_next_fit_freezes() {
             trainer.vars().parameters().map(|var| var.tensor.requires_grad()).collect()
         };
         let all = trained(&trainer);
-        let with = FindLr::new().from(1e-3).to(1.0).steps(20);
+        let with = LearningRateFinder::new().from(1e-3).to(1.0).steps(20);
         let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
         assert_eq!((exact_state(&trainer), trained(&trainer)), (before, all));
         curve.points().iter().map(|point| point.loss).collect::<Vec<_>>()
@@ -352,7 +364,7 @@ fn a_finder_freezes_what_the_next_fit_freezes() {
         .discover(Discover::None)
         .build()
         .unwrap()
-        .find_lr(&mut rows(16), &FindLr::new().from(1e-3).to(1.0).steps(20))
+        .find_lr(&mut rows(16), &LearningRateFinder::new().from(1e-3).to(1.0).steps(20))
         .unwrap();
     assert_eq!(frozen, group.points().iter().map(|point| point.loss).collect::<Vec<_>>());
     assert_ne!(frozen, losses(model::builder()));
@@ -427,7 +439,7 @@ fn a_finder_runs_hooks_with_a_state_or_with_trial_and_restores_them() {
         .unwrap();
     let before = weights(&trainer);
     let steps = 20;
-    trainer.find_lr(&mut rows(16), &FindLr::new().to(1e-3).steps(steps)).unwrap();
+    trainer.find_lr(&mut rows(16), &LearningRateFinder::new().to(1e-3).steps(steps)).unwrap();
     let calls = [&grown, &counted, &closure, &ignored].map(|calls| calls.load(Ordering::Relaxed));
     assert_eq!(calls, [steps, steps, steps, 0]);
     assert_eq!(trainer.hook::<Growing>().unwrap().steps, 0);
@@ -451,7 +463,7 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
         .build()
         .unwrap();
     for _ in 0..2 {
-        trainer.find_lr(&mut rows(16), &FindLr::new()).unwrap();
+        trainer.find_lr(&mut rows(16), &LearningRateFinder::new()).unwrap();
     }
     let warnings = own_warnings(&trainer.fit(&mut rows(16), None).unwrap());
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -479,7 +491,8 @@ impl OwnRate {
 #[test]
 fn a_hook_that_sets_the_learning_rate_ends_the_search() {
     let mut trainer = model::builder().hook(OwnRate::default()).epochs(1).build().unwrap();
-    let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3)).unwrap_err().to_string();
+    let error =
+        trainer.find_lr(&mut rows(16), &LearningRateFinder::new().from(1e-3)).unwrap_err().to_string();
     assert_eq!(
         error,
         "`find_lr`: a hook set a learning rate to 0.5, but the search had set it to 0.001: give the hook `#[hook(trial = false)]`"
@@ -493,7 +506,7 @@ fn lookahead_and_stochastic_depth_run_in_a_finder() {
         let mut trainer: Trainer<_> = add(builder.epochs(1)).build().unwrap();
         trainer.fit(&mut rows(16), None).unwrap();
         let before = exact_state(&trainer);
-        let with = FindLr::new().from(1e-2).to(1.0).steps(20);
+        let with = LearningRateFinder::new().from(1e-2).to(1.0).steps(20);
         let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
         assert_eq!(exact_state(&trainer), before);
         assert_eq!(own_warnings(&trainer.fit(&mut rows(16), None).unwrap()), [""; 0]);
@@ -542,7 +555,7 @@ fn finders_on_several_ranks_give_the_answer_of_one_process_and_restore_everythin
     ];
     let find = |count: u32| {
         let all = Ranks::new(count).run(|| {
-            let with = FindLr::new().from(1e-4).to(1.0).steps(20).smoothing(0.9);
+            let with = LearningRateFinder::new().from(1e-4).to(1.0).steps(20).smoothing(0.9);
             let mut found = Vec::new();
             for change in changes {
                 let mut trainer = on_ranks(change);
@@ -555,14 +568,14 @@ fn finders_on_several_ranks_give_the_answer_of_one_process_and_restore_everythin
                 let curve = trainer.find_lr(&mut sized(16, 5), &with)?;
                 assert_eq!(weights(&trainer), before);
                 // An error that all ranks return does not disconnect them.
-                let diverged = FindLr::new().from(1e5).to(1e9);
+                let diverged = LearningRateFinder::new().from(1e5).to(1e9);
                 assert!(trainer.find_lr(&mut sized(16, 5), &diverged).is_err());
                 let losses = curve.points().iter().map(|point| point.loss).collect::<Vec<_>>();
                 trainer.fit(&mut sized(16, 5), None)?;
                 found.push((curve.suggestion(), losses));
             }
             let mut trainer = on_ranks(changes[1]);
-            let search = FindBatchSize::new().from(1).max(24).steps(1);
+            let search = BatchSizeFinder::new().from(1).max(24).steps(1);
             let size = trainer.find_batch_size(|size| Ok(sized(20, size)), &search)?.size;
             trainer.fit(&mut sized(16, 5), None)?;
             Ok((found, size))
@@ -596,7 +609,7 @@ fn memory_that_runs_out_on_one_rank_limits_the_batch_size_of_all_ranks() {
             }
             Ok(sized(100, size))
         };
-        let found = trainer.find_batch_size(loader, &FindBatchSize::new().from(2).max(64).steps(1))?;
+        let found = trainer.find_batch_size(loader, &BatchSizeFinder::new().from(2).max(64).steps(1))?;
         Ok((found.size, found.limit == BatchSizeLimit::Memory))
     });
     assert_eq!(found.unwrap(), [(13, true), (13, true)]);

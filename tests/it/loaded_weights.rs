@@ -4,7 +4,7 @@ use std::fs;
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::LoadWeights;
-use trainer::finders::FindLr;
+use trainer::finders::LearningRateFinder;
 use trainer::hooks::{Ema, Lora, Swa};
 use trainer::prelude::*;
 
@@ -143,7 +143,7 @@ fn averages_of_replaced_weights_are_dropped_however_the_weights_were_replaced() 
         }),
         ("load_weights before find_lr", |trainer, path| {
             trainer.load_weights(path, &LoadWeights::new()).unwrap();
-            trainer.find_lr(&mut rows(), &FindLr::new().steps(20)).unwrap();
+            trainer.find_lr(&mut rows(), &LearningRateFinder::new().steps(20)).unwrap();
         }),
     ];
     for (name, averaging) in AVERAGING {
@@ -175,7 +175,7 @@ fn averages_of_weights_that_did_not_change_are_kept() {
         trainer.fit(&mut rows(), Some(&mut rows())).unwrap();
         let shown = measured(&mut trainer);
         trainer.predict(&mut rows()).unwrap();
-        trainer.find_lr(&mut rows(), &FindLr::new().steps(20)).unwrap();
+        trainer.find_lr(&mut rows(), &LearningRateFinder::new().steps(20)).unwrap();
         assert_eq!(measured(&mut trainer), shown, "{name}");
 
         // A variable that the program changes by itself has the new value; the others keep theirs.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::LoadWeights;
-use trainer::finders::FindLr;
+use trainer::finders::LearningRateFinder;
 use trainer::hooks::{Amp, Checkpoint, Ema, Freeze, Lora};
 use trainer::modules::{Name, Patterns};
 use trainer::optim::{Group, Sharded};
@@ -537,7 +537,7 @@ fn adapters_of_a_different_shape_are_refused() {
 fn finding_a_learning_rate_leaves_the_adapters_unchanged() {
     let mut trainer = builder(lora()).epochs(1).build().unwrap();
     let before = exact_state(&trainer);
-    let curve = trainer.find_lr(&mut data().shuffle(1), &FindLr::new().steps(20)).unwrap();
+    let curve = trainer.find_lr(&mut data().shuffle(1), &LearningRateFinder::new().steps(20)).unwrap();
     assert!(!format!("{curve:?}").is_empty());
     assert!(exact_state(&trainer) == before);
     trainer.fit(&mut data(), None).unwrap();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use trainer::checkpoint::{LoadWeights, Resume, Saved, State};
 use trainer::data::from_fn;
 use trainer::distributed::World;
-use trainer::finders::FindLr;
+use trainer::finders::LearningRateFinder;
 use trainer::hooks::{Checkpoint, NanGuard};
 use trainer::prelude::*;
 use trainer::{Tape, TrainerBuilder};
@@ -239,7 +239,7 @@ fn in_checkpoint(odd: &Tensor, in_background: bool) -> Result<Option<Tensor>> {
 
 fn in_trial(odd: &Tensor) -> Result<Option<Tensor>> {
     let mut trainer = builder(Carrier::new()).hook(Keeps(odd.shallow_clone())).build()?;
-    trainer.find_lr(&mut loader(&plain()), &FindLr::new().steps(20))?;
+    trainer.find_lr(&mut loader(&plain()), &LearningRateFinder::new().steps(20))?;
     Ok(None)
 }
 

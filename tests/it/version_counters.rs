@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::LoadWeights;
-use trainer::finders::FindLr;
+use trainer::finders::LearningRateFinder;
 use trainer::hooks::{Amp, Checkpoint, Ema, GradientNoise, Lookahead, Sam, Swa};
 use trainer::optim::Tch;
 use trainer::prelude::*;
@@ -193,6 +193,6 @@ fn weights_that_a_finder_restores_are_noticed_by_autograd() {
     // Their backward passes need the parameters as they are now; the finder trains and restores.
     let graphs: Vec<_> =
         variables_of(&trainer).into_iter().map(|(_, tensor)| tensor.square().sum(Kind::Float)).collect();
-    trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3).to(1.0)).unwrap();
+    trainer.find_lr(&mut rows(16), &LearningRateFinder::new().from(1e-3).to(1.0)).unwrap();
     assert!(graphs.iter().all(|graph| graph.f_backward().is_err()));
 }

@@ -12,7 +12,7 @@ use trainer::checkpoint::LoadWeights;
 use trainer::checkpoint::Settings as _;
 use trainer::data::{DataLoader, NamedLoaders, from_fn};
 use trainer::distributed::World;
-use trainer::finders::{FindBatchSize, FindLr};
+use trainer::finders::{BatchSizeFinder, LearningRateFinder};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, DeadUnits, Ema, Freeze, HyperparameterMonitor, HyperparameterSchedule,
     KernelProfiler, LabelSmoothing, LocalSgd, Lookahead, MixUp, NanGuard, ParameterMonitor, ReduceOnPlateau,
@@ -164,8 +164,8 @@ fn schedules() {
 }
 
 fn finders() {
-    let _ = FindLr::new().from(1e-6).to(1.0).steps(100).smoothing(0.9).stop_at(4.0);
-    let _ = FindBatchSize::new().from(8).max(1024).steps(3);
+    let _ = LearningRateFinder::new().from(1e-6).to(1.0).steps(100).smoothing(0.9).stop_at(4.0);
+    let _ = BatchSizeFinder::new().from(8).max(1024).steps(3);
 }
 
 fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {

@@ -512,7 +512,7 @@ pub(super) const ALL: &[Healthy] = &[
     }),
     ("a learning-rate finder and a fit", || {
         let mut trainer = builder(regularized()).build().unwrap();
-        trainer.find_lr(&mut data(), &trainer::finders::FindLr::new()).unwrap();
+        trainer.find_lr(&mut data(), &trainer::finders::LearningRateFinder::new()).unwrap();
         own_warnings(&trainer.fit(&mut data(), None).unwrap())
     }),
     ("data in one process of several", || with(|builder| builder.hook(DataParallel::new()))),

@@ -2,7 +2,7 @@
 //! GPUs.
 
 use trainer::cuda;
-use trainer::finders::{BatchSizeLimit, FindBatchSize};
+use trainer::finders::{BatchSizeFinder, BatchSizeLimit};
 use trainer::hooks::CudaMemoryMonitor;
 use trainer::prelude::*;
 
@@ -84,7 +84,7 @@ fn find_batch_size(device: Device) -> Result<Found> {
         let labels = Tensor::zeros([1], (Kind::Int64, Device::Cpu)).expand([rows], false);
         Ok(InMemory::new((inputs, labels))?.batch_size(samples))
     };
-    let found = trainer.find_batch_size(loader, &FindBatchSize::new().from(1024).max(1 << 24))?;
+    let found = trainer.find_batch_size(loader, &BatchSizeFinder::new().from(1024).max(1 << 24))?;
     let after = cuda::memory(device)?;
     ensure(found.limit == BatchSizeLimit::Memory, || format!("{found:?}"))?;
     ensure(after.reserved < before.reserved + (256 << 20), || {

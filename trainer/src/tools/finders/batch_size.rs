@@ -14,7 +14,7 @@ use crate::training::trial::{self, check_loader, trial};
 /// The settings of [`Trainer::find_batch_size`].
 ///
 /// ```
-/// use trainer::finders::FindBatchSize;
+/// use trainer::finders::BatchSizeFinder;
 /// use trainer::prelude::*;
 ///
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
@@ -23,7 +23,7 @@ use crate::training::trial::{self, check_loader, trial};
 /// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
 /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
 /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
-/// let settings = FindBatchSize::new().from(8).max(32).steps(1);
+/// let settings = BatchSizeFinder::new().from(8).max(32).steps(1);
 /// let loader = |size| {
 ///     let data = (inputs.shallow_clone(), labels.shallow_clone());
 ///     Ok(InMemory::new(data)?.batch_size(size))
@@ -31,25 +31,24 @@ use crate::training::trial::{self, check_loader, trial};
 /// assert_eq!(trainer.find_batch_size(loader, &settings)?.size, 32);
 /// # Ok::<(), trainer::Error>(())
 /// ```
-#[doc(alias = "BatchSizeFinder")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FindBatchSize {
+pub struct BatchSizeFinder {
     from: u64,
     max: u64,
     steps: u64,
 }
 
-impl Default for FindBatchSize {
+impl Default for BatchSizeFinder {
     fn default() -> Self {
-        FindBatchSize { from: 2, max: 65_536, steps: 3 }
+        BatchSizeFinder { from: 2, max: 65_536, steps: 3 }
     }
 }
 
-impl FindBatchSize {
+impl BatchSizeFinder {
     /// Creates the default settings: from 2 to 65,536 samples, with 3 batches of each size.
     #[must_use]
     pub fn new() -> Self {
-        FindBatchSize::default()
+        BatchSizeFinder::default()
     }
 
     /// Sets the first size to try. Defaults to 2.
@@ -92,7 +91,7 @@ pub enum BatchSizeLimit {
     Memory,
     /// The data, which has too few samples for a batch of the next size.
     Data,
-    /// The setting [`max`](FindBatchSize::max).
+    /// The setting [`max`](BatchSizeFinder::max).
     Max,
 }
 
@@ -104,7 +103,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// ```
     /// # use trainer::prelude::*;
-    /// use trainer::finders::FindBatchSize;
+    /// use trainer::finders::BatchSizeFinder;
     ///
     /// # fn main() -> Result<()> {
     /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
@@ -117,7 +116,7 @@ impl<T: Task> Trainer<T> {
     ///     let data = (inputs.shallow_clone(), labels.shallow_clone());
     ///     Ok(InMemory::new(data)?.batch_size(samples))
     /// };
-    /// let found = trainer.find_batch_size(loader, &FindBatchSize::new().max(32))?;
+    /// let found = trainer.find_batch_size(loader, &BatchSizeFinder::new().max(32))?;
     /// assert_eq!(found.size, 32);
     /// # Ok(())
     /// # }
@@ -153,9 +152,9 @@ impl<T: Task> Trainer<T> {
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
         mut loader: impl FnMut(usize) -> Result<L>,
-        with: &FindBatchSize,
+        with: &BatchSizeFinder,
     ) -> Result<BatchSizeFound> {
-        let FindBatchSize { from, max, steps } = *with;
+        let BatchSizeFinder { from, max, steps } = *with;
         if from == 0 || max < from || steps == 0 {
             return Err(Error::usage(format!(
                 "`find_batch_size`: `.from({from})`, `.max({max})` and `.steps({steps})`: expected numbers of at least 1, and \
@@ -181,10 +180,10 @@ enum Attempt {
 /// memory, the data has too few samples, or the maximum is reached. If a batch did not fit, then
 /// bisects the interval between the last two sizes. The inner result is the same on all ranks.
 fn search(
-    with: &FindBatchSize,
+    with: &BatchSizeFinder,
     mut attempt: impl FnMut(u64) -> Result<Attempt>,
 ) -> Result<Result<BatchSizeFound>> {
-    let FindBatchSize { from, max, .. } = *with;
+    let BatchSizeFinder { from, max, .. } = *with;
     let mut fits = 0;
     let mut size = from;
     let too_large = loop {
@@ -304,7 +303,7 @@ fn is_out_of_memory(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Attempt, BatchSizeLimit, FindBatchSize, is_out_of_memory, search};
+    use super::{Attempt, BatchSizeFinder, BatchSizeLimit, is_out_of_memory, search};
 
     #[test]
     fn each_message_of_libtorch_about_memory_is_recognized() {
@@ -329,7 +328,7 @@ mod tests {
     fn search_finds_the_largest_size_and_its_limit() {
         for from in [1, 2, 3, 7] {
             for limit in from..200 {
-                let with = FindBatchSize::new().from(from);
+                let with = BatchSizeFinder::new().from(from);
                 let found = search(&with, |size| {
                     Ok(if size <= limit { Attempt::Fits } else { Attempt::OutOfMemory })
                 });
@@ -339,7 +338,7 @@ mod tests {
                 assert_eq!((found.size, found.limit), (limit, BatchSizeLimit::Max));
             }
         }
-        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::OutOfMemory)).unwrap().is_err());
-        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::TooFewSamples)).unwrap().is_err());
+        assert!(search(&BatchSizeFinder::new(), |_| Ok(Attempt::OutOfMemory)).unwrap().is_err());
+        assert!(search(&BatchSizeFinder::new(), |_| Ok(Attempt::TooFewSamples)).unwrap().is_err());
     }
 }

@@ -19,7 +19,7 @@ pub struct LrPoint {
 /// [`Trainer::find_lr`](crate::Trainer::find_lr).
 ///
 /// ```
-/// use trainer::finders::FindLr;
+/// use trainer::finders::LearningRateFinder;
 /// use trainer::prelude::*;
 ///
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
@@ -29,7 +29,7 @@ pub struct LrPoint {
 /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
 /// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
 /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
-/// let curve = trainer.find_lr(&mut train, &FindLr::new())?;
+/// let curve = trainer.find_lr(&mut train, &LearningRateFinder::new())?;
 /// for point in curve.points() {
 ///     println!("{:e} {:.4}", point.lr, point.smoothed);
 /// }

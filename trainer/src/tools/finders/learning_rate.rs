@@ -12,7 +12,7 @@ use crate::training::trial::{self, check_loader, trial};
 /// The settings of [`Trainer::find_lr`].
 ///
 /// ```
-/// use trainer::finders::FindLr;
+/// use trainer::finders::LearningRateFinder;
 /// use trainer::prelude::*;
 ///
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
@@ -22,14 +22,13 @@ use crate::training::trial::{self, check_loader, trial};
 /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
 /// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
 /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
-/// let settings = FindLr::new().from(1e-5).to(1.0).steps(50);
+/// let settings = LearningRateFinder::new().from(1e-5).to(1.0).steps(50);
 /// let curve = trainer.find_lr(&mut train, &settings)?;
 /// assert!(curve.points().len() <= 50);
 /// # Ok::<(), trainer::Error>(())
 /// ```
-#[doc(alias = "LearningRateFinder")]
 #[derive(Clone, Debug, PartialEq)]
-pub struct FindLr {
+pub struct LearningRateFinder {
     from: f64,
     to: f64,
     steps: u32,
@@ -37,17 +36,17 @@ pub struct FindLr {
     stop_at: f64,
 }
 
-impl Default for FindLr {
+impl Default for LearningRateFinder {
     fn default() -> Self {
-        FindLr { from: 1e-7, to: 10.0, steps: 100, smoothing: 0.98, stop_at: 4.0 }
+        LearningRateFinder { from: 1e-7, to: 10.0, steps: 100, smoothing: 0.98, stop_at: 4.0 }
     }
 }
 
-impl FindLr {
+impl LearningRateFinder {
     /// Creates the default settings, which are fastai's: 100 steps from 1e-7 to 10.
     #[must_use]
     pub fn new() -> Self {
-        FindLr::default()
+        LearningRateFinder::default()
     }
 
     /// Sets the learning rate of the first step. Defaults to 1e-7.
@@ -88,7 +87,7 @@ impl FindLr {
 
     /// Returns an error if a setting is invalid.
     fn check(&self) -> Result<()> {
-        let FindLr { from, to, steps, smoothing, stop_at } = *self;
+        let LearningRateFinder { from, to, steps, smoothing, stop_at } = *self;
         let mistake = if !(0.0 < from && from < to && to.is_finite()) {
             format!(
                 "`.from({from:?})` and `.to({to:?})`: expected finite numbers above 0.0, the lower one first"
@@ -121,7 +120,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// ```
     /// # use trainer::prelude::*;
-    /// use trainer::finders::FindLr;
+    /// use trainer::finders::LearningRateFinder;
     ///
     /// # fn main() -> Result<()> {
     /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
@@ -131,7 +130,7 @@ impl<T: Task> Trainer<T> {
     /// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
     /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
     /// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
-    /// let curve = trainer.find_lr(&mut train, &FindLr::new())?;
+    /// let curve = trainer.find_lr(&mut train, &LearningRateFinder::new())?;
     /// if let Some(lr) = curve.suggestion() {
     ///     trainer.optimizer_mut().unwrap().groups_mut()[0].lr = lr;
     /// }
@@ -177,7 +176,11 @@ impl<T: Task> Trainer<T> {
     /// - if the loss diverges too soon for a suggestion;
     /// - for the same reasons as [`fit`](Trainer::fit).
     #[doc(alias = "lr_find")]
-    pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
+    pub fn find_lr(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        with: &LearningRateFinder,
+    ) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;
         if self.run.optimizers().names().count() > 1 {
@@ -214,7 +217,7 @@ fn check_rates(optimizers: &mut Optimizers, lr: f64, ratios: &[f64]) -> Result<(
 fn range_test<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,
-    with: &FindLr,
+    with: &LearningRateFinder,
 ) -> Result<Result<LrCurve>> {
     train.share(run.world().share())?;
     let ratios = ratios(run.optimizers_mut())?;

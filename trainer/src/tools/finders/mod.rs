@@ -7,9 +7,9 @@ mod plot;
 
 use std::any::Any;
 
-pub use batch_size::{BatchSizeFound, BatchSizeLimit, FindBatchSize};
+pub use batch_size::{BatchSizeFinder, BatchSizeFound, BatchSizeLimit};
 pub use curve::{LrCurve, LrPoint};
-pub use learning_rate::FindLr;
+pub use learning_rate::LearningRateFinder;
 
 use crate::hooks::{HyperparameterSchedule, NanGuard, SpikeGuard};
 

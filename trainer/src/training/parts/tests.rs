@@ -12,7 +12,7 @@ use tch::Reduction;
 use super::part::{Part, Scope, value};
 use crate::TrainerBuilder;
 use crate::checkpoint::Saved;
-use crate::finders::FindLr;
+use crate::finders::LearningRateFinder;
 use crate::hook::Discover;
 use crate::hooks::Checkpoint;
 use crate::prelude::*;
@@ -87,7 +87,7 @@ fn a_new_part_is_saved_and_resumed_and_restored_after_a_trial() -> Result<()> {
     let mut resumed = builder(&folder).epochs(2).build()?;
     resumed.fit(&mut rows(), None)?;
     assert_eq!(COUNT.get(), Some(4));
-    resumed.find_lr(&mut rows(), &FindLr::new().from(1e-6).to(1e-3).steps(20).stop_at(1e6))?;
+    resumed.find_lr(&mut rows(), &LearningRateFinder::new().from(1e-6).to(1e-3).steps(20).stop_at(1e6))?;
     assert_eq!(COUNT.get(), Some(4));
     std::fs::remove_dir_all(&folder)?;
     Ok(())
