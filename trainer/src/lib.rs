@@ -81,17 +81,16 @@
 //!
 //! - **first**: [getting started](guide::getting_started); for single tasks,
 //!   [recipes](guide::recipes);
-//! - **the loop**: [hooks](guide::hooks), [lifecycle](guide::lifecycle),
-//!   [training](guide::training), [training methods](guide::methods), [errors](guide::errors),
+//! - **your model and its data**: [data](guide::data), [training](guide::training),
+//!   [metrics](guide::metrics), [records](guide::records), [checkpoints](guide::checkpoints);
+//! - **code of your own in the loop**: [hooks](guide::hooks), [lifecycle](guide::lifecycle),
 //!   [testing](guide::testing);
-//! - **models and data**: [modules](guide::modules), [data](guide::data),
-//!   [optimizers](guide::optimizers), [metrics](guide::metrics),
-//!   [fine-tuning](guide::fine_tuning), [models](guide::models);
-//! - **runs**: [settings](guide::settings), [records](guide::records), [runs](guide::runs),
-//!   [checkpoints](guide::checkpoints), [watching](guide::watching),
-//!   [profiling](guide::profiling), [tapes and locks](guide::tape);
-//! - **machines**: [GPUs](guide::gpus), [several processes](guide::distributed),
-//!   [clusters](guide::clusters), [deployment](guide::deployment),
+//! - **methods and models**: [training methods](guide::methods), [optimizers](guide::optimizers),
+//!   [models](guide::models), [fine-tuning](guide::fine_tuning), [modules](guide::modules);
+//! - **runs**: [settings](guide::settings), [runs](guide::runs), [watching](guide::watching),
+//!   [errors](guide::errors), [profiling](guide::profiling), [tapes and locks](guide::tape);
+//! - **machines**: [deployment](guide::deployment), [GPUs](guide::gpus),
+//!   [several processes](guide::distributed), [clusters](guide::clusters),
 //!   [compatibility](guide::compatibility).
 //!
 //! Coming from another framework? [`migration`] maps its names to ours and lists the differences.
