@@ -112,7 +112,7 @@ pub(crate) struct TensorFile {
     length: u64,
     /// The hash of each block.
     hashes: Vec<blake3::Hash>,
-    /// The block that was read last, and its index.
+    /// The block that was read last, and its index. It never grows.
     block: RefCell<(Option<usize>, Vec<u8>)>,
     places: BTreeMap<String, Place>,
 }
@@ -125,6 +125,7 @@ impl TensorFile {
         let mut all = Hasher::new();
         let mut hashes = Vec::new();
         let mut block = Vec::new();
+        reserve(path, &mut block, length.min(BLOCK))?;
         for begin in (0..length).step_by(BLOCK as usize) {
             block.resize((length - begin).min(BLOCK) as usize, 0);
             read_at(path, &file, begin, &mut block)?;
@@ -183,11 +184,7 @@ impl TensorFile {
 
     fn bytes(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let room = usize::try_from(range.end - range.start).ok();
-        let room = room.and_then(|length| bytes.try_reserve_exact(length).ok());
-        room.ok_or_else(|| {
-            in_file(&self.path, format!("not enough memory to read {} bytes", range.end - range.start))
-        })?;
+        reserve(&self.path, &mut bytes, range.end - range.start)?;
         self.each_piece(range, |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
@@ -219,6 +216,12 @@ impl TensorFile {
         }
         Ok(())
     }
+}
+
+/// Makes room for a number of bytes.
+fn reserve(path: &Path, bytes: &mut Vec<u8>, length: u64) -> Result<()> {
+    let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
+    room.ok_or_else(|| in_file(path, format!("not enough memory to read {length} bytes")))
 }
 
 /// Reads the tensors in a checkpoint file, and verifies the file's length and hash.
