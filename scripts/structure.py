@@ -459,6 +459,12 @@ def exceptions(files, modules):
     """Returns what the built-in hooks use that is private to the crate."""
     private = re.compile(r"\bpub\((?:crate|super|in [^)]*)\) (?:const )?(?:unsafe )?(?:fn|struct|enum|trait|type|const|static) (\w+)")
     hidden = {name: set(private.findall(code)) for name, code in files.items()}
+    # Functions of a type, which only paths through the type name.
+    of_types = collections.defaultdict(set)
+    for name, code in files.items():
+        for block in re.finditer(r"^impl(?:<[^{]*?>)? (?:[\w:]+(?:<[^{]*?>)? for )?(?:\w+::)*(\w+)[^{;]*\{", code, re.MULTILINE):
+            body = code[block.end() : closing(code, block.end() - 1)]
+            of_types[name] |= {(block.group(1), function) for function in private.findall(body)}
     of_cx = {}
     for name, code in files.items():
         for block in re.finditer(r"^impl<[^>{]*> (?:\w+::)*Cx<[^{;]*\{", code, re.MULTILINE):
@@ -477,7 +483,9 @@ def exceptions(files, modules):
         for path in paths:
             target = modules.resolve(path)
             if door(target) not in BUILT_IN:
-                found |= {(item, target) for item in path if item in hidden[target]}
+                functions = {function for _, function in of_types[target]}
+                found |= {(item, target) for item in path if item in hidden[target] - functions}
+                found |= {(item, target) for pair in zip(path, path[1:]) if pair in of_types[target] for item in pair[1:]}
         found |= {(item, of_cx[item]) for item in re.findall(r"\bcx\s*\.(\w+)(?:::<[^()]*?>)?\(", code) if item in of_cx}
     return sorted(found)
 
