@@ -321,6 +321,8 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::metrics::MetricHook,
     ]
     .to_vec();
+    // The trainer adds it to a replay.
+    public.push("trainer::tools::replay::end::EndOfReplay".to_owned());
     // Of optional features, which may be on.
     let optional = ["hooks::Dashboard", "hooks::GpuMonitor", "hooks::SystemMonitor", "loggers::MlFlow"];
     public.extend(optional.map(|path| format!("trainer::{path}")));

@@ -299,8 +299,11 @@ fn built_in_observers_change_nothing_in_1000_steps() {
     let all = trainer::__private::paths_of_hooks();
     let all: BTreeSet<String> = all.iter().map(|path| name(path)).collect();
     let expected: BTreeSet<String> = run.into_iter().chain(CHANGING.map(String::from)).collect();
-    // These need a server, a profiler of their own, a GPU and a terminal.
+    // These need a server, a profiler of their own, a GPU, a terminal and a replay.
     let left: Vec<_> = all.symmetric_difference(&expected).collect();
-    assert_eq!(left, ["Console", "CudaMemoryMonitor", "Dashboard", "GpuMonitor", "KernelProfiler", "MlFlow"]);
+    assert_eq!(
+        left,
+        ["Console", "CudaMemoryMonitor", "Dashboard", "GpuMonitor", "KernelProfiler", "MlFlow", "replay"]
+    );
     fs::remove_dir_all(&folder).unwrap();
 }

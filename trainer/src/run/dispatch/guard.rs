@@ -177,9 +177,10 @@ mod tests {
     use crate::run::dispatch::registration::HookImpl;
 
     /// The built-in types whose hooks all observe, but whose failures end the run.
-    const MUST_NOT_FAIL: [(&str, &str); 3] = [
+    const MUST_NOT_FAIL: [(&str, &str); 4] = [
         ("ActivationCheckpointing", "decides how modules are computed"),
         ("Checkpoint", "a run that cannot be resumed must say so"),
+        ("EndOfReplay", "a replay must end where it was asked to"),
         ("FeatureRecorder", "the features are its result"),
     ];
 
