@@ -218,7 +218,6 @@ impl Head {
     }
 
     /// The hidden states, `[..., width]`.
-    #[must_use]
     pub fn hidden(&self) -> &Tensor {
         &self.hidden
     }
