@@ -110,7 +110,6 @@ pub(crate) fn wide_kind(kind: Kind) -> Kind {
 /// assert_eq!(trainer::wide(&half).kind(), Kind::Float);
 /// assert_eq!(trainer::wide(&half.to_kind(Kind::Double)).kind(), Kind::Double);
 /// ```
-#[must_use]
 pub fn wide(tensor: &Tensor) -> Tensor {
     tensor.to_kind(wide_kind(tensor.kind()))
 }
