@@ -353,14 +353,19 @@ impl Snapshot {
             manifest.saved_by = Some(saved_by);
         }
         let unpublished = Box::new(Unpublished { folder, manifest });
-        Ok(Save::OfMain { target: target.to_owned(), tensors, journal, unpublished })
+        Ok(Save::OfMain { target: target.to_owned(), tensors: Box::new(tensors), journal, unpublished })
     }
 }
 
 /// The files that this rank writes, in an existing folder.
 enum Save {
     /// On rank 0: the files that a single process would write.
-    OfMain { target: PathBuf, tensors: Tensors, journal: journal::Snapshot, unpublished: Box<Unpublished> },
+    OfMain {
+        target: PathBuf,
+        tensors: Box<Tensors>,
+        journal: journal::Snapshot,
+        unpublished: Box<Unpublished>,
+    },
     /// On any other rank: its own files.
     OfRank { rank: u32, path: PathBuf, saved_by: SavedBy, states: States },
 }
