@@ -12,12 +12,14 @@ use trainer::checkpoint::LoadWeights;
 use trainer::checkpoint::Settings as _;
 use trainer::data::{DataLoader, NamedLoaders, from_fn};
 use trainer::distributed::World;
+use trainer::estimate::Estimate;
 use trainer::finders::{BatchSizeFinder, LearningRateFinder};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, DeadUnits, Ema, Freeze, HyperparameterMonitor, HyperparameterSchedule,
     KernelProfiler, LabelSmoothing, LocalSgd, Lookahead, MixUp, NanGuard, ParameterMonitor, ReduceOnPlateau,
     Sam, SaturatedUnits, Swa,
 };
+use trainer::losses::LinearCrossEntropy;
 use trainer::metrics::{
     Accuracy, Auroc, Average, Bleu, CalibrationError, Dice, FBeta, MeanSquaredError, Metric, PerGroup, Psnr,
     Running, Spearman, Ssim,
@@ -163,6 +165,12 @@ fn schedules() {
     let _ = HyperparameterSchedule::lr(|step: u64| 0.5_f64.powf(step as f64)).part("generator");
 }
 
+fn estimates(estimate: &Estimate, ranks: u32, stage: u32) -> Result<()> {
+    let _ = estimate.on_ranks(ranks, stage)?;
+    let _ = Estimate::on_ranks;
+    Ok(())
+}
+
 fn finders() {
     let _ = LearningRateFinder::new().from(1e-6).to(1.0).steps(100).smoothing(0.9).stop_at(4.0);
     let _ = BatchSizeFinder::new().from(8).max(1024).steps(3);
@@ -174,7 +182,7 @@ fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {
     let _ = HyperparameterSchedule::lr(Cosine::to(0.0)).group("head.*").ungrouped();
     let _ = Sharded::new(AdamW::new(1e-3));
     let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
-    let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
+    let _ = LinearCrossEntropy::new().label_smoothing(0.1);
     let _ = Tch::new(nn::Adam::default(), &vs, 1e-3)?;
     let _ = net(&vs.root());
     Optimizer::bind_share(&mut Sgd::new(0.1), vars, &|_| true)?;
