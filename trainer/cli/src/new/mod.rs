@@ -10,10 +10,10 @@ use crate::output::{Failure, Output};
 
 /// The files with the names that they have in a project. `template` stands for the name of the project.
 const FILES: [(&str, &str); 9] = [
-    ("src/lib.rs", include_str!("template/lib.rs")),
-    ("src/main.rs", include_str!("template/main.rs")),
-    ("tests/program.rs", include_str!("template/tests.rs")),
-    ("hooks/src/lib.rs", include_str!("template/hooks.rs")),
+    ("src/lib.rs", include_str!("template/src/lib.rs")),
+    ("src/main.rs", include_str!("template/src/main.rs")),
+    ("tests/program.rs", include_str!("template/tests/program.rs")),
+    ("hooks/src/lib.rs", include_str!("template/hooks/src/lib.rs")),
     ("hooks.lock", include_str!("template/hooks.lock")),
     ("settings.toml", include_str!("template/settings.toml")),
     ("README.md", include_str!("template/README.md")),
