@@ -46,8 +46,8 @@ fn the_first_page_shows_the_example_of_the_spirals() {
     assert_eq!(missing, Vec::<&str>::new());
 }
 
-/// Runs the first example in an empty folder, and kills it when it has printed the line of an epoch. Returns
-/// whether it was killed before it ended.
+/// Runs the first example in an empty folder, and kills it when it has printed the line of an
+/// epoch. Returns whether it was killed before it ended.
 fn killed(folder: &Path, epoch: u64) -> bool {
     let mut child = Command::new(env!("CARGO_BIN_EXE_first"))
         .current_dir(folder)

@@ -278,6 +278,38 @@ fn the_peak_is_never_below_that_of_a_fit_and_at_most_10_percent_above() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// The memory of all threads counts, so this runs in a process of its own.
+#[test]
+#[ignore = "runs in a child process"]
+fn counts() {
+    const MIB: u64 = 1 << 20;
+    let ones = |mib: u64| Tensor::ones([(mib * MIB / 4) as i64], FLOAT);
+    let before = ones(64);
+    let (inner, outer) = peak_memory(|| {
+        drop(before); // allocated before the count, so it does not count
+        let kept = ones(64);
+        let within = || {
+            drop(ones(96));
+            drop(kept); // does not count for the inner count
+            drop(ones(128));
+        };
+        let ((), inner) = peak_memory(within).unwrap();
+        let of_both = peak_memory(|| ()).unwrap().1;
+        drop(ones(144));
+        inner + of_both
+    })
+    .unwrap();
+    for (peak, expected) in [(inner, 128), (outer, 160)] {
+        assert!((expected * MIB..(expected + 1) * MIB).contains(&peak), "{peak}, not {expected} MiB");
+    }
+}
+
+#[test]
+fn memory_counts_from_the_start_of_a_count_to_its_end() {
+    let output = child_process("estimate::counts").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// Returns everything that a trainer and libtorch remember, as exact bits.
 fn everything<T: Task>(trainer: &Trainer<T>) -> String {
     format!("{:?} {:?} {:?}", exact_state(trainer), trainer.counters(), trainer.history().len())

@@ -1,5 +1,5 @@
-//! What the examples of `trainer/guide/recipes.md` cannot show in a process of their own. All others
-//! assert their effect in hidden lines.
+//! What the examples of `trainer/guide/recipes.md` cannot show in a process of their own. All
+//! others assert their effect in hidden lines.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

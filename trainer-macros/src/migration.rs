@@ -61,7 +61,8 @@ pub(crate) fn points() -> &'static [Row] {
     &POINTS
 }
 
-/// Returns the names of other frameworks for a moment, so that a search of the docs finds it by them.
+/// Returns the names of other frameworks for a moment, so that a search of the docs finds it by
+/// them.
 pub(crate) fn names_of(marker: &str) -> BTreeSet<&'static str> {
     let is_of = |row: &&Row| row.here.is_some_and(|here| here.marker == marker);
     // rustc suggests an alias for a name that it does not find, so a name of ours must not be one.

@@ -1,6 +1,6 @@
 //! Measures one cost for `scripts/growth.py`, which `make growth` runs: how what grows with a run
-//! depends on its size. Prints the processor time in seconds, the wall-clock time in seconds, and by
-//! how many bytes the largest memory exceeded that before.
+//! depends on its size. Prints the processor time in seconds, the wall-clock time in seconds, and
+//! by how many bytes the largest memory exceeded that before.
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 

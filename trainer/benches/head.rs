@@ -1,5 +1,5 @@
-//! Compares the loss of a linear layer without its logits with the loss of whole logits, at the size
-//! of GPT-2: processor time, and the peak of memory above the operands.
+//! Compares the loss of a linear layer without its logits with the loss of whole logits, at the
+//! size of GPT-2: processor time, and the peak of memory above the operands.
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 

@@ -1,5 +1,5 @@
-//! The program at the end of Getting started: points on three arms of a spiral, a hook, curves, and a run that
-//! can be killed and continued.
+//! The program at the end of Getting started: points on three arms of a spiral, a hook, curves, and
+//! a run that can be killed and continued.
 
 use tch::nn::Module;
 use trainer::RunFolder;

@@ -11,9 +11,9 @@ use super::Derived;
 use super::parse::{Field, Item};
 use crate::krate::Krate;
 
-/// Returns the item's generics with the bounds that its impl needs. A type parameter that occurs in a
-/// field outside of a projection (`T`, `Vec<T>`) must implement the derived trait. A field whose type
-/// contains a projection (`T::Item`) must implement this trait too. Other parameters need only
+/// Returns the item's generics with the bounds that its impl needs. A type parameter that occurs in
+/// a field outside of a projection (`T`, `Vec<T>`) must implement the derived trait. A field whose
+/// type contains a projection (`T::Item`) must implement this trait too. Other parameters need only
 /// `Send + 'static`.
 pub(super) fn of_parameters(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
@@ -43,9 +43,9 @@ pub(super) fn of_parameters(item: &Item, batch: &TokenStream) -> Generics {
 }
 
 /// Returns the bounds of the fields that name no parameter. The impl needs none of them, but the
-/// methods, and `Send` of the struct, then take them for granted: rustc reports a field whose type is
-/// no batch, or is not `Send`, once, and at this field. A field that contains the struct itself has no
-/// bound, because it would need itself.
+/// methods, and `Send` of the struct, then take them for granted: rustc reports a field whose type
+/// is no batch, or is not `Send`, once, and at this field. A field that contains the struct itself
+/// has no bound, because it would need itself.
 pub(super) fn of_fields(item: &Item, derived: Derived) -> Vec<WherePredicate> {
     let krate = Krate::of(item.krate.as_ref());
     let (names, own) = (names(&item.generics), HashSet::from([item.name.to_string(), "Self".to_owned()]));

@@ -1,4 +1,5 @@
-//! `trainer doctor`: what a build and a run need, what of it is there, and what to do about the rest.
+//! `trainer doctor`: what a build and a run need, what of it is there, and what to do about the
+//! rest.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,8 +17,8 @@ const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 /// The version of libtorch that tch is made for.
 const LIBTORCH: &str = "2.13.0";
 
-/// Variables with which a launcher tells a process its rank. A program that is started with some of them waits
-/// for the other ranks.
+/// Variables with which a launcher tells a process its rank. A program that is started with some of
+/// them waits for the other ranks.
 const OF_LAUNCHERS: [&str; 7] = [
     "RANK",
     "WORLD_SIZE",
@@ -93,7 +94,8 @@ fn compiler() -> Finding {
     Finding::new("C++ compiler", line.unwrap_or_else(|| format!("`{program}` cannot be started")), remedy)
 }
 
-/// Returns the folder of libtorch, and where it is named: the environment, or a file of cargo for this folder.
+/// Returns the folder of libtorch, and where it is named: the environment, or a file of cargo for
+/// this folder.
 fn named_libtorch(folder: &Path) -> Result<Option<(PathBuf, String)>, Failure> {
     if let Some(libtorch) = std::env::var_os("LIBTORCH") {
         return Ok(Some((libtorch.into(), "the variable LIBTORCH".to_owned())));

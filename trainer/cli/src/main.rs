@@ -23,7 +23,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::output::{Failure, Output};
 
-/// Starts projects with the training library `trainer`, and lists, watches, compares and starts their runs.
+/// Starts projects with the training library `trainer`, and lists, watches, compares and starts
+/// their runs.
 #[derive(Parser)]
 #[command(name = "trainer", version, about)]
 struct Command {
@@ -40,11 +41,13 @@ enum Action {
     New {
         /// The folder to create. Its name is that of the project
         folder: PathBuf,
-        /// The clone of the library that the project uses. Defaults to the one that this command was built from
+        /// The clone of the library that the project uses. Defaults to the one that this command
+        /// was built from
         #[arg(long, value_name = "FOLDER")]
         clone: Option<PathBuf>,
     },
-    /// Looks for what a build and a run need, and says what to do. Exits with 1 if something is wrong
+    /// Looks for what a build and a run need, and says what to do. Exits with 1 if something is
+    /// wrong
     Doctor {
         /// The folder of the project
         #[arg(default_value = ".")]

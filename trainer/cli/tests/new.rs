@@ -1,5 +1,5 @@
-//! `trainer new` and `trainer doctor`. What a project does is tested by the package `template`, which is made of the
-//! same files.
+//! `trainer new` and `trainer doctor`. What a project does is tested by the package `template`,
+//! which is made of the same files.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros, reason = "tests read and write projects")]
 

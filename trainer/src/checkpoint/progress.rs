@@ -32,7 +32,8 @@ pub(crate) struct LoopState {
 }
 
 impl LoopState {
-    /// Begins a fit that does not resume. The remainder of an epoch that ended early is not trained.
+    /// Begins a fit that does not resume. The remainder of an epoch that ended early is not
+    /// trained.
     pub(crate) fn begin_fit(&mut self) -> FitStart {
         self.roll_backs.clear();
         self.epochs_done = self.epochs_begun;

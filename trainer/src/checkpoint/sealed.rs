@@ -107,8 +107,8 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
     })
 }
 
-/// Replaces the names in [`RENAMED`], in place, because a manifest can be large. A file that has both
-/// names of a hook stays as it is, because the two would be equal.
+/// Replaces the names in [`RENAMED`], in place, because a manifest can be large. A file that has
+/// both names of a hook stays as it is, because the two would be equal.
 fn rename(json: &mut Json) {
     for (old, new) in RENAMED {
         if contains(json, old) && !contains(json, new) {

@@ -492,7 +492,8 @@ fn named(vars: &Vars) -> NamedTensors {
 /// Tensors, each with its new value.
 pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 
-/// Returns an error unless the saved tensors, of these dtypes and shapes, are those of the variables.
+/// Returns an error unless the saved tensors, of these dtypes and shapes, are those of the
+/// variables.
 pub(crate) fn check_fit(vars: &Vars, saved: &BTreeMap<&str, (Kind, Vec<i64>)>) -> Result<()> {
     let missing: Vec<String> =
         vars.iter().map(|var| var.name.clone()).filter(|name| !saved.contains_key(name.as_str())).collect();

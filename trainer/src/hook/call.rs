@@ -148,8 +148,8 @@ pub(crate) trait Loop: Sized + 'static {
         Ok(took_place)
     }
 
-    /// Runs an operation like [`operate`](Loop::operate). If it is resumed, its `before` point does not
-    /// fire again.
+    /// Runs an operation like [`operate`](Loop::operate). If it is resumed, its `before` point does
+    /// not fire again.
     fn resume_operation<O: AtOperation>(
         &mut self,
         resumed: bool,

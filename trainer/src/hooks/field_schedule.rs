@@ -47,10 +47,10 @@ use crate::values::float::readable;
 /// ```
 ///
 /// The schedule is evaluated at the number of optimizer steps taken so far, and the length of the
-/// run is [`Plan::steps`](crate::Plan::steps). With [`by_epoch`](FieldSchedule::by_epoch), the epoch and
-/// [`Plan::epochs`](crate::Plan::epochs) are used instead. The output of the schedule is the value of the field,
-/// not a factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if
-/// it has none, `fit` returns an error.
+/// run is [`Plan::steps`](crate::Plan::steps). With [`by_epoch`](FieldSchedule::by_epoch), the
+/// epoch and [`Plan::epochs`](crate::Plan::epochs) are used instead. The output of the schedule is
+/// the value of the field, not a factor. If the trainer has several hooks of type `H`, only the
+/// first one is scheduled; if it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,

@@ -45,11 +45,12 @@ use crate::values::float::readable;
 /// - **Steps**: the schedule is evaluated at [`optimizer_steps`](Counters::optimizer_steps), the
 ///   number of steps taken before over all fits, excluding those that a hook skipped. With
 ///   [`by_epoch`](Self::by_epoch), it is evaluated at the epoch.
-/// - **Length of the run**: [`Plan::steps`](crate::Plan::steps), or [`Plan::epochs`](crate::Plan::epochs) with `by_epoch`. It
-///   must be known for a schedule over the whole run: a task that takes several steps for a batch
-///   says how many with [`steps_per_batch`](Task::steps_per_batch). A second `fit`, or a resume
-///   with more epochs, makes the run longer. A schedule over the whole run then continues at the
-///   current position within the longer run, and a warning says how this changes the value.
+/// - **Length of the run**: [`Plan::steps`](crate::Plan::steps), or
+///   [`Plan::epochs`](crate::Plan::epochs) with `by_epoch`. It must be known for a schedule over
+///   the whole run: a task that takes several steps for a batch says how many with
+///   [`steps_per_batch`](Task::steps_per_batch). A second `fit`, or a resume with more epochs,
+///   makes the run longer. A schedule over the whole run then continues at the current position
+///   within the longer run, and a warning says how this changes the value.
 /// - **Several optimizers** are all scheduled by the steps of the run, even if one of them steps
 ///   less often; [`part`](Self::part) restricts the schedule to one of them.
 /// - **Several groups**: [`lr`](Self::lr) and [`factors`](Self::factors) scale each group relative

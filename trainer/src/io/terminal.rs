@@ -65,8 +65,8 @@ static DIVERTED: Mutex<Option<Take>> = Mutex::new(None);
 #[must_use = "lines are diverted until this is dropped"]
 pub struct DivertedLines(Take);
 
-/// Passes each line that [`print_line`], [`eprint_line`] and the trainer print, such as a warning, to
-/// `take` instead of printing it. For a hook that draws on the terminal: a progress bar must be
+/// Passes each line that [`print_line`], [`eprint_line`] and the trainer print, such as a warning,
+/// to `take` instead of printing it. For a hook that draws on the terminal: a progress bar must be
 /// hidden while the line is [printed](Line::print), and a view that fills the screen shows the line
 /// itself.
 ///

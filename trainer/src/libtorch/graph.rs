@@ -116,8 +116,8 @@ impl Flow {
         Ok(uses)
     }
 
-    /// Returns the address and the size in bytes of each memory on the CPU that an operator has used
-    /// and that still exists.
+    /// Returns the address and the size in bytes of each memory on the CPU that an operator has
+    /// used and that still exists.
     pub(crate) fn memory(&self) -> Result<Vec<(usize, u64)>> {
         let mut found: Vec<(usize, u64)> = Vec::new();
         let with = (&raw mut found).cast::<c_void>();

@@ -18,7 +18,8 @@ use crate::log::history::Goal;
 /// Use this when you train a language model.
 ///
 /// Predictions are logits of shape `[n, length, vocabulary]`, and targets have shape `[n, length]`.
-/// With [`of_token_losses`](Perplexity::of_token_losses), predictions are the losses of the targets.
+/// With [`of_token_losses`](Perplexity::of_token_losses), predictions are the losses of the
+/// targets.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Perplexity};

@@ -201,8 +201,8 @@ impl Vars {
     }
 
     /// Returns a hash of the names, shapes, dtypes and values of all variables, in hexadecimal. A
-    /// hook with a model of its own lists it in its [settings](crate::checkpoint::Settings), so that
-    /// a resume detects another model.
+    /// hook with a model of its own lists it in its [settings](crate::checkpoint::Settings), so
+    /// that a resume detects another model.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();

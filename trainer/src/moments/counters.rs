@@ -37,8 +37,8 @@ pub struct Counters {
     pub samples_seen: u64,
 }
 
-/// How much a run is planned to do: see [`Cx::plan`](crate::Cx::plan). What concerns the fit is known
-/// from `before_fit` on.
+/// How much a run is planned to do: see [`Cx::plan`](crate::Cx::plan). What concerns the fit is
+/// known from `before_fit` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {

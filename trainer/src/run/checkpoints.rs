@@ -49,8 +49,8 @@ impl CheckpointState {
         self.active.as_ref().map_or(Path::new(""), |active| &active.folder)
     }
 
-    /// Requests that a checkpoint be written between two batches or epochs, unless this is a replay,
-    /// which writes nothing.
+    /// Requests that a checkpoint be written between two batches or epochs, unless this is a
+    /// replay, which writes nothing.
     pub(crate) fn request(&self, is_replay: bool, folder: PathBuf, mode: SaveMode) {
         if is_replay {
             return;

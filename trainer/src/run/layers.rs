@@ -141,7 +141,8 @@ impl Call<'_> {
         }
     }
 
-    /// What is called. A call of a module that no hook or layer names is an operation `module_forward`.
+    /// What is called. A call of a module that no hook or layer names is an operation
+    /// `module_forward`.
     #[must_use]
     pub fn kind(&self) -> SpanKind {
         match self.target {

@@ -71,8 +71,9 @@ impl Settings {
         fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
-    /// Returns the maximum number of batches of a pass in this phase, if there is one, and the number
-    /// of its batches, if it is known. `known` is the number of batches that the loader reports.
+    /// Returns the maximum number of batches of a pass in this phase, if there is one, and the
+    /// number of its batches, if it is known. `known` is the number of batches that the loader
+    /// reports.
     pub(crate) fn batches_of(&self, phase: Phase, known: Option<u64>) -> Result<(Option<u64>, Option<u64>)> {
         let limit =
             self.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));

@@ -62,8 +62,8 @@ pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
     }
 }
 
-/// Weighs the batch again if a hook may have changed it. In training, sums its weight and its number
-/// of samples over all ranks again.
+/// Weighs the batch again if a hook may have changed it. In training, sums its weight and its
+/// number of samples over all ranks again.
 pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     if !run.step().is_batch_changed {
         return Ok(());

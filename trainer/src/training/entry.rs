@@ -234,8 +234,8 @@ fn keep_first(panic: &mut Option<Panic>, late: Option<Panic>) {
     }
 }
 
-/// Returns the first error, with the later ones attached as cleanup errors. Only then does the first
-/// one need a location: `locate` adds it.
+/// Returns the first error, with the later ones attached as cleanup errors. Only then does the
+/// first one need a location: `locate` adds it.
 fn first_of(errors: Vec<Error>, locate: impl FnOnce(Error) -> Error) -> Result<()> {
     let mut errors = errors.into_iter();
     let Some(mut first) = errors.next() else { return Ok(()) };

@@ -179,9 +179,9 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Use this in a
-    /// program that runs on any machine, and [`device`](TrainerBuilder::device) to choose. If several
-    /// processes train together, each uses the GPU of its
-    /// [rank on the host](crate::distributed::Launch::local_rank).
+    /// program that runs on any machine, and [`device`](TrainerBuilder::device) to choose. If
+    /// several processes train together, each uses the GPU of its [rank on the
+    /// host](crate::distributed::Launch::local_rank).
     ///
     /// If libtorch was built for CUDA but finds no GPU, a line on standard error gives the reason
     /// when the first entry point begins.

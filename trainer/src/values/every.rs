@@ -68,7 +68,8 @@ impl Every {
     /// Whether an interval ends with the training batch before `now`. `last` is the number of
     /// optimizer steps when the action was taken last, because several batches can have the same
     /// number of steps. `batches` is the number of batches in the epoch; if it is unknown, no
-    /// fraction is due. An interval of epochs ends only [after an epoch](Every::is_due_after_epoch).
+    /// fraction is due. An interval of epochs ends only [after an
+    /// epoch](Every::is_due_after_epoch).
     #[must_use]
     pub fn is_due(self, last: u64, now: Counters, batches: Option<u64>) -> bool {
         match self {

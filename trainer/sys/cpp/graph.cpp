@@ -252,8 +252,8 @@ char* trainer_flow_uses(at::Tensor** of, size_t count, bool* used, bool* selects
   });
 }
 
-// Passes the address and the size in bytes of each memory on the CPU that a recorded operator has used and
-// that still exists to `push`.
+// Passes the address and the size in bytes of each memory on the CPU that a recorded operator has
+// used and that still exists to `push`.
 char* trainer_flow_memory(void (*push)(void*, const void*, size_t), void* with) {
   return guarded([&] {
     TORCH_CHECK(flow, "this thread does not record its operators");

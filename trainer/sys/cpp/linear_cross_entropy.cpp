@@ -1,7 +1,7 @@
 // The cross-entropy of a linear layer without its logits: chunks of rows are multiplied with the
 // weight, and the gradients of a chunk are computed at once, before the next one takes its place.
-// Nothing of the size rows × classes exists. Only operators of ATen are called, so that it computes on
-// any device.
+// Nothing of the size rows × classes exists. Only operators of ATen are called, so that it computes
+// on any device.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -16,8 +16,8 @@
 
 namespace {
 
-// The elements of a chunk of logits, and the least number of its rows: the product of the gradient of
-// the weight reads and writes the whole gradient for each chunk.
+// The elements of a chunk of logits, and the least number of its rows: the product of the gradient
+// of the weight reads and writes the whole gradient for each chunk.
 constexpr int64_t kChunkElements = int64_t{1} << 23;
 constexpr int64_t kChunkRows = 512;
 // The classes whose logits exist in half precision at the same time.
@@ -33,8 +33,8 @@ at::ScalarType accumulated_in(at::ScalarType kind) { return kind == at::kDouble 
 // Sums over all rows are exact enough in double, where the device has it.
 at::ScalarType summed_in(const at::Tensor& tensor) { return tensor.is_mps() ? at::kFloat : at::kDouble; }
 
-// Throws an exception that names the first target that is neither a class nor ignored. Another device
-// than the CPU would have to be waited for: its kernels report such a target.
+// Throws an exception that names the first target that is neither a class nor ignored. Another
+// device than the CPU would have to be waited for: its kernels report such a target.
 void check_targets(const at::Tensor& targets, const at::Tensor& is_used, int64_t classes) {
   if (!targets.is_cpu() || targets.numel() == 0) return;
   auto is_wrong = targets.lt(0).logical_or_(targets.ge(classes)).logical_and_(is_used);
@@ -53,7 +53,8 @@ struct HeadResult {
   at::Tensor of_hidden, of_weight, of_bias;
 };
 
-// `hidden` is [rows, width], `weight` [classes, width], `targets` [rows]. Products are computed in `kind`.
+// `hidden` is [rows, width], `weight` [classes, width], `targets` [rows]. Products are computed in
+// `kind`.
 HeadResult compute_head(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, const at::Tensor& bias,
                         const at::Tensor& class_weights, const HeadOptions& options, at::ScalarType kind, bool needs_hidden,
                         bool needs_weight, bool needs_bias) {
@@ -229,8 +230,9 @@ struct Head {
   double smoothing;
 };
 
-// Writes the mean cross-entropy of a linear layer and the loss of each row, which has no gradient. The
-// caller has checked the shapes: [rows, width], [classes, width], [rows], [classes] and [classes].
+// Writes the mean cross-entropy of a linear layer and the loss of each row, which has no gradient.
+// The caller has checked the shapes: [rows, width], [classes, width], [rows], [classes] and
+// [classes].
 char* trainer_linear_cross_entropy(const Head* head, at::Tensor** loss, at::Tensor** token_losses) {
   return guarded([&] {
     const auto optional = [](const at::Tensor* tensor) { return tensor ? std::make_optional(*tensor) : std::nullopt; };

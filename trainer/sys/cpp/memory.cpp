@@ -1,6 +1,6 @@
-// The memory of tensors on the CPU, counted by an allocator in front of libtorch's. A function that can
-// fail returns null on success, or a message that the caller frees with `trainer_free`. No function
-// throws.
+// The memory of tensors on the CPU, counted by an allocator in front of libtorch's. A function that
+// can fail returns null on success, or a message that the caller frees with `trainer_free`. No
+// function throws.
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
@@ -60,8 +60,8 @@ void free_counted(void* data) {
   free(data);
 }
 
-// Allocates with libtorch's allocator. Blocks that were allocated while nothing is counted are freed by
-// that allocator alone.
+// Allocates with libtorch's allocator. Blocks that were allocated while nothing is counted are
+// freed by that allocator alone.
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     auto& memory = counted_memory();
@@ -96,8 +96,8 @@ CountingAllocator& counting_allocator() {
 
 extern "C" {
 
-// Begins to count the memory of tensors that any thread allocates on the CPU, and writes the handle that
-// ends it. Counts can overlap.
+// Begins to count the memory of tensors that any thread allocates on the CPU, and writes the handle
+// that ends it. Counts can overlap.
 char* trainer_memory_count_start(void** handle) {
   return guarded([&] {
     auto& memory = counted_memory();
@@ -118,7 +118,8 @@ char* trainer_memory_count_start(void** handle) {
   });
 }
 
-// Writes the bytes that are allocated now, of those allocated since the count began, and their peak.
+// Writes the bytes that are allocated now, of those allocated since the count began, and their
+// peak.
 void trainer_memory_count(void* handle, int64_t* bytes, int64_t* peak) {
   std::lock_guard<std::mutex> lock(counted_memory().mutex);
   const auto* const count = static_cast<MemoryCount*>(handle);
@@ -145,8 +146,8 @@ void trainer_memory_count_stop(void* handle) {
     c10::SetAllocator(c10::kCPU, memory.inner);
 }
 
-// The memory of a tensor's values: its address, which is the same for tensors that share it, and its size
-// in bytes. Both are 0 if it has none.
+// The memory of a tensor's values: its address, which is the same for tensors that share it, and
+// its size in bytes. Both are 0 if it has none.
 void trainer_storage(const at::Tensor* tensor, const void** address, size_t* bytes) {
   *address = nullptr;
   *bytes = 0;

@@ -8,7 +8,8 @@ use trainer_files::{create_folders, create_new_folder, folder_of, in_file, write
 
 use crate::output::{Failure, Output};
 
-/// The files with the names that they have in a project. `template` stands for the name of the project.
+/// The files with the names that they have in a project. `template` stands for the name of the
+/// project.
 const FILES: [(&str, &str); 9] = [
     ("src/lib.rs", include_str!("template/src/lib.rs")),
     ("src/main.rs", include_str!("template/src/main.rs")),

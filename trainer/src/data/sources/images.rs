@@ -256,8 +256,8 @@ fn with_bytes(image: DynamicImage) -> DynamicImage {
     }
 }
 
-/// Returns the luminance of each pixel with the weights of ITU-R BT.601, 0.299, 0.587 and 0.114, in the
-/// arithmetic of Pillow's `convert("L")`. The `image` crate has those of BT.709.
+/// Returns the luminance of each pixel with the weights of ITU-R BT.601, 0.299, 0.587 and 0.114, in
+/// the arithmetic of Pillow's `convert("L")`. The `image` crate has those of BT.709.
 fn luminance(image: DynamicImage) -> Vec<u8> {
     if !image.color().has_color() {
         return image.into_luma8().into_raw();

@@ -1,7 +1,7 @@
 //! Named modules: hooks can observe and replace their inputs, outputs and gradients.
 //!
-//! tch has no module hooks. Here, each call of a named module runs as the `module_forward` operation of the
-//! lifecycle:
+//! tch has no module hooks. Here, each call of a named module runs as the `module_forward`
+//! operation of the lifecycle:
 //!
 //! ```standalone_crate
 //! use trainer::modules;
@@ -29,10 +29,10 @@
 //!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
-//! - [`BeforeModuleForward`](crate::BeforeModuleForward), [`ModuleForward`](crate::ModuleForward) and
-//!   [`AfterModuleForward`](crate::AfterModuleForward) are the moments of a call. At `after_module_backward`, the
-//!   gradients of the call's output and input are available. [`of`](constant@crate::language::of)
-//!   selects modules by name.
+//! - [`BeforeModuleForward`](crate::BeforeModuleForward), [`ModuleForward`](crate::ModuleForward)
+//!   and [`AfterModuleForward`](crate::AfterModuleForward) are the moments of a call. At
+//!   `after_module_backward`, the gradients of the call's output and input are available.
+//!   [`of`](constant@crate::language::of) selects modules by name.
 //! - [`outputs`](outputs()) returns the outputs of modules outside of a run.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.

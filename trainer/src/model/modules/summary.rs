@@ -229,8 +229,8 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Builds a [`SummaryTable`] from the module calls of a forward pass, for hooks at `before_module_forward`
-/// and `after_module_forward`.
+/// Builds a [`SummaryTable`] from the module calls of a forward pass, for hooks at
+/// `before_module_forward` and `after_module_forward`.
 #[derive(Debug)]
 pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,

@@ -76,8 +76,8 @@ impl<P> Cx<P> {
         self.run.is_replay()
     }
 
-    /// Whether a signal cancels this entry point (see [`OnSignal`](crate::OnSignal)). If not, SIGINT
-    /// and SIGTERM end the program at once, unless it handles them itself.
+    /// Whether a signal cancels this entry point (see [`OnSignal`](crate::OnSignal)). If not,
+    /// SIGINT and SIGTERM end the program at once, unless it handles them itself.
     #[must_use]
     pub fn handles_signals(&self) -> bool {
         self.run.cancellation().handles_signals()

@@ -100,8 +100,8 @@ impl Run {
         output
     }
 
-    /// Runs the operation `module_forward` with its hooks. `noted` is the number of the call, if hooks at
-    /// `after_module_backward` observe it.
+    /// Runs the operation `module_forward` with its hooks. `noted` is the number of the call, if
+    /// hooks at `after_module_backward` observe it.
     fn operate_module(
         &mut self,
         (known, noted): (u32, Option<u64>),

@@ -26,8 +26,8 @@ use crate::run::context::Cx;
 /// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters
 ///   and schedules that depend on it do not advance. There are two exceptions: a skipped `epoch`
 ///   counts as an epoch, and a skipped `step` or `predict_step` advances
-///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module_forward` and `loss` cannot be
-///   skipped, because the step needs their output.
+///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module_forward` and `loss`
+///   cannot be skipped, because the step needs their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows the effect of these
 /// methods on each operation.
@@ -79,8 +79,8 @@ impl<'a, O> Next<'a, O> {
 
     /// Runs the operation like [`run`](Next::run), and calls `handle` with its error if it fails.
     /// Unless `handle` returns an error itself, the run continues as if the operation had been
-    /// [skipped](Next::skip). For `transfer`, `pred`, `module_forward` and `loss`, `handle` must set the
-    /// output, and the operation then counts as done.
+    /// [skipped](Next::skip). For `transfer`, `pred`, `module_forward` and `loss`, `handle` must
+    /// set the output, and the operation then counts as done.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;

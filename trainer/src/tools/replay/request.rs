@@ -47,11 +47,11 @@ impl<T: Task> Trainer<T> {
     /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is
     /// set.
     ///
-    /// Call this in a program that trains, so that `trainer diff --replay`, which starts the program
-    /// with this variable, can repeat a part of a run. To repeat one in code, as with another hook,
-    /// call [`replay`](Trainer::replay). While the variable is set, an
-    /// entry point returns an error if the program has not called this method first, so that the
-    /// program does not train by mistake.
+    /// Call this in a program that trains, so that `trainer diff --replay`, which starts the
+    /// program with this variable, can repeat a part of a run. To repeat one in code, as with
+    /// another hook, call [`replay`](Trainer::replay). While the variable is set, an entry point
+    /// returns an error if the program has not called this method first, so that the program does
+    /// not train by mistake.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;

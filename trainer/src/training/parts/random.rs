@@ -16,8 +16,8 @@ use crate::run::Model;
 pub(crate) struct RandomState;
 
 impl RandomState {
-    /// Returns the current state, or on the CPU the state `before_draw` of the next batch, which the
-    /// resumed run draws again.
+    /// Returns the current state, or on the CPU the state `before_draw` of the next batch, which
+    /// the resumed run draws again.
     pub(super) fn save(&self, before_draw: Option<&Tensor>, device: Device) -> Result<Saved> {
         let before_draw = before_draw.map(Tensor::shallow_clone);
         let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;

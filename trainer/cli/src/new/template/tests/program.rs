@@ -5,8 +5,8 @@ use trainer::prelude::*;
 
 const SETTINGS: Settings = Settings { lr: 3e-3, width: 64, batch_size: 64 };
 
-/// Fails if an update, or a change of the program, adds, removes or changes a hook or a setting. If the change
-/// is meant, `TRAINER_LOCK=update cargo test` writes `hooks.lock` again.
+/// Fails if an update, or a change of the program, adds, removes or changes a hook or a setting. If
+/// the change is meant, `TRAINER_LOCK=update cargo test` writes `hooks.lock` again.
 #[test]
 fn the_hooks_are_those_of_the_lock() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("template-{}", std::process::id()));
