@@ -37,7 +37,8 @@ SOURCE = ROOT / "trainer" / "src"
 PACKAGES = ["trainer/src", "trainer-macros/src", *sorted(f"{path.parent.relative_to(ROOT)}/src" for path in (ROOT / "trainer").glob("*/Cargo.toml"))]
 LOOP = [f"training/{name}.rs" for name in ("fit", "pass", "step", "train_step", "decide", "agreement", "out_of_step")]
 BUILT_IN = ["hooks", "loggers"]
-# The check-up records operators, which only C++ can do, and `TapeFile` writes what the layer of the tape has recorded.
+# The check-up records operators, which only C++ can do, and `TapeFile` writes what the tape's layer
+# has recorded.
 EXCEPTIONS = {
     ("Flow", "libtorch/graph.rs"),
     ("start", "libtorch/graph.rs"),

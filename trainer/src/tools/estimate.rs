@@ -103,8 +103,10 @@ impl<T: Task> Trainer<T> {
     /// let estimate = trainer.estimate(&(inputs, Tensor::zeros([64], (Kind::Int64, Device::Cpu))))?;
     /// println!("{estimate}");
     /// assert_eq!(estimate.parameters, 4 * (100 * 10 + 10));
-    /// assert!(estimate.averages >= estimate.parameters); // with the random state, which is saved too
-    /// assert!(estimate.peak > 5 * estimate.parameters); // AdamW keeps two values of each parameter
+    /// // With the random state, which is saved too.
+    /// assert!(estimate.averages >= estimate.parameters);
+    /// // AdamW keeps two values of each parameter.
+    /// assert!(estimate.peak > 5 * estimate.parameters);
     /// # Ok(())
     /// # }
     /// ```

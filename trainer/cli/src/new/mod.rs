@@ -104,7 +104,7 @@ publish = false
 {name}-hooks = {{ path = "hooks" }}
 trainer = {{ workspace = true, features = ["cli"] }}
 
-# With the same debug information everywhere, `cargo check` after `cargo build` compiles no C++ again.
+# With the same debug information everywhere, `cargo check` compiles no C++ again.
 [profile.dev]
 debug = "line-tables-only"
 
