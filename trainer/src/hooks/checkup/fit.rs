@@ -10,8 +10,8 @@ use crate::libtorch::Flow;
 use crate::prelude::own::*;
 use crate::{Leaf, Vars};
 
-/// The number of batches of a fit whose operators are recorded: a tensor that was created for a
-/// batch is not in the graph of the next one.
+/// The largest number of batches of a fit whose operators are recorded: a tensor that was created
+/// for a batch is not in the graph of the next one.
 const RECORDED: u64 = 2;
 
 /// What was seen of the gradient of a parameter.
@@ -253,6 +253,12 @@ impl Watch {
         let [batch, all] = &mut self.foreign;
         if self.recorded == 1 {
             std::mem::swap(batch, all);
+            if all.is_empty()
+                && self.input.is_used
+                && self.parameters.iter().all(|parameter| parameter.is_in_graph)
+            {
+                self.recorded = RECORDED; // a second one would show no more
+            }
         } else {
             // Others were created for one of the batches.
             all.retain(|(leaf, _)| batch.iter().any(|(other, _)| leaf.is(&other.tensor)));
