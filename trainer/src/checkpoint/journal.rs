@@ -41,25 +41,33 @@ type Values<'a> = Vec<(Cow<'a, str>, Float)>;
 
 /// The result of an entry point that has ended.
 #[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) entry: Phase,
-    pub(crate) outcome: Result<Summary, String>,
+struct Finished {
+    entry: Phase,
+    outcome: Result<(Counters, Metrics, Option<String>), String>,
 }
 
 /// The content of the file, in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    /// Every line so far, shared with background saves.
-    bytes: Arc<Vec<u8>>,
-    hasher: Hasher,
-    /// How many rows of the current history are in `bytes`.
+    lines: Lines,
+    /// How many rows of the current history are in `lines`.
     rows: usize,
     finished: Vec<Finished>,
-    /// The file that was last written or loaded, and how many bytes of `bytes` it contains.
+    /// How many of these are in `lines`.
+    appended: usize,
+    /// The file that was last written or loaded, and how many bytes of `lines` it contains.
     last: Option<(PathBuf, u64)>,
 }
 
-impl Journal {
+/// Every line so far.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Shared with background saves.
+    bytes: Arc<Vec<u8>>,
+    hasher: Hasher,
+}
+
+impl Lines {
     fn push(&mut self, line: &Line<'_>) -> Result<()> {
         let mut text = serde_json::to_vec(line)
             .map_err(|error| Error::usage(format!("the history cannot be written as JSON: {error}")))?;
@@ -76,12 +84,27 @@ impl Journal {
         self.hasher.update(&text);
         Ok(())
     }
+}
 
-    /// Appends the new rows of the history. The row that was appended last may have gained values
-    /// since then, so it is appended again.
+impl Journal {
+    /// Appends the results of entry points that have ended since the last update, and the new rows
+    /// of the history. The row that was appended last may have gained values since then, so it is
+    /// appended again.
     pub(crate) fn update(&mut self, history: &History) -> Result<()> {
+        while let Some(&Finished { entry, ref outcome }) = self.finished.get(self.appended) {
+            self.lines.push(&match outcome {
+                Ok((step, metrics, stopped)) => Line::Finished {
+                    entry,
+                    step: *step,
+                    metrics: floats(metrics.iter()),
+                    stopped: stopped.clone(),
+                },
+                Err(error) => Line::Failed { entry, error: error.clone() },
+            })?;
+            self.appended += 1;
+        }
         for row in self.rows.saturating_sub(1)..history.len() {
-            self.push(&Line::Row { step: history.steps()[row], values: floats(history.row(row)) })?;
+            self.lines.push(&Line::Row { step: history.steps()[row], values: floats(history.row(row)) })?;
         }
         self.rows = history.len();
         Ok(())
@@ -90,7 +113,7 @@ impl Journal {
     /// Drops the rows of the current history after the first `rows`.
     pub(crate) fn rewind(&mut self, rows: usize) -> Result<()> {
         if rows < self.rows {
-            self.push(&Line::RolledBack { rows })?;
+            self.lines.push(&Line::RolledBack { rows })?;
             self.rows = rows;
         }
         Ok(())
@@ -98,34 +121,26 @@ impl Journal {
 
     /// Records the result of an entry point. When a resumed program calls the entry point, it
     /// returns this result again.
-    pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
-        let outcome = outcome.as_ref().map_err(ToString::to_string);
+    pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) {
         let outcome = match outcome {
-            Ok(Summary { counters: step, metrics, stopped, .. }) => {
-                let (step, stopped) = (*step, stopped.clone());
-                let values = floats(metrics.iter());
-                self.push(&Line::Finished { entry, step, metrics: values, stopped: stopped.clone() })?;
-                Ok(Summary::recorded(step, metrics.clone(), stopped))
-            }
-            Err(error) => {
-                self.push(&Line::Failed { entry, error: error.clone() })?;
-                Err(error)
-            }
+            Ok(summary) => Ok((summary.counters, summary.metrics.clone(), summary.stopped.clone())),
+            Err(error) => Err(error.to_string()),
         };
         self.rows = 0;
         self.finished.push(Finished { entry, outcome });
-        Ok(())
     }
 
     /// The result of the `nth` finished entry point of this kind, counted from 0.
-    pub(crate) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
-        self.finished.iter().filter(|finished| finished.entry == entry).nth(nth)
+    pub(crate) fn finished(&self, entry: Phase, nth: usize) -> Option<Result<Summary, String>> {
+        let found = self.finished.iter().filter(|finished| finished.entry == entry).nth(nth)?;
+        let summary = |(step, metrics, stopped)| Summary::recorded(step, metrics, stopped);
+        Some(found.outcome.clone().map(summary))
     }
 
     /// The content that the next checkpoint writes.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let digest = FileDigest::new(self.bytes.len() as u64, &self.hasher);
-        Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
+        let digest = FileDigest::new(self.lines.bytes.len() as u64, &self.lines.hasher);
+        Snapshot { bytes: Arc::clone(&self.lines.bytes), digest, last: self.last.clone() }
     }
 
     /// Records that the file had `length` bytes when the checkpoint was written.
@@ -178,16 +193,16 @@ impl Journal {
                     continue;
                 }
                 Line::Finished { entry, step, metrics: values, stopped } => {
-                    (entry, Ok(Summary::recorded(step, metrics(values), stopped)))
+                    (entry, Ok((step, metrics(values), stopped)))
                 }
                 Line::Failed { entry, error } => (entry, Err(error)),
             };
             history = History::default();
             journal.finished.push(Finished { entry, outcome });
         }
-        journal.rows = history.len();
-        journal.hasher.update(&bytes);
-        journal.bytes = Arc::new(bytes);
+        (journal.rows, journal.appended) = (history.len(), journal.finished.len());
+        journal.lines.hasher.update(&bytes);
+        journal.lines.bytes = Arc::new(bytes);
         journal.last = Some((path, digest.bytes));
         Ok((journal, history))
     }

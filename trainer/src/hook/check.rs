@@ -94,21 +94,23 @@ fn never_fire<R>(hooks: &[Hook<R>], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
     for Hook { definition, .. } in hooks {
-        let placed = definition.origin.placed();
-        let path = definition.moment.path();
         let by = definition.moment.by;
         if definition.phases().and(reachable[(definition.row)()]) == PhaseSet::NONE {
             let only: Vec<_> = definition.only.iter().map(|phase| format!("`{phase}`")).collect();
             let phases = if only.is_empty() { String::new() } else { format!(" in {}", only.join(" or ")) };
             mistakes.push(format!(
-                "{placed} can never fire: no entry point of the trainer reaches `{path}`{phases}: change the point or the \
-                 phases of the hook, or exclude it with `.without(…)`"
+                "{} can never fire: no entry point of the trainer reaches `{}`{phases}: change the point or the \
+                 phases of the hook, or exclude it with `.without(…)`",
+                definition.origin.placed(),
+                definition.moment.path()
             ));
         } else if !by.is_empty() && !by.iter().any(|(id, _)| present.contains(id)) {
             let names: Vec<_> = by.iter().map(|(_, name)| format!("`{name}`")).collect();
             mistakes.push(format!(
-                "{placed} can never fire: `{path}` is reached by {} only, which is neither the task nor a hook \
+                "{} can never fire: `{}` is reached by {} only, which is neither the task nor a hook \
                  of this trainer: exclude the hook with `.without(…)`",
+                definition.origin.placed(),
+                definition.moment.path(),
                 names.join(" or ")
             ));
         }
@@ -119,8 +121,8 @@ fn never_fire<R>(hooks: &[Hook<R>], task: TypeId, mistakes: &mut Vec<String>) {
 /// not use.
 fn other_types<R>(hooks: &[Hook<R>], task: &TaskTypes, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
-        let placed = definition.origin.placed();
         mistakes.extend(definition.reads.iter().filter_map(|read| task.mismatch(read)).map(|mismatch| {
+            let placed = definition.origin.placed();
             format!("{placed} {mismatch}: use that type, or exclude the hook with `.without(…)`")
         }));
     }
@@ -131,15 +133,18 @@ fn other_types<R>(hooks: &[Hook<R>], task: &TaskTypes, mistakes: &mut Vec<String
 /// If the value is the task, the task cannot compute inside the operation either. The task is also
 /// borrowed while it computes, so the task's hooks cannot run at its own modules.
 fn run_within_themselves<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
-    let mut by_value: BTreeMap<u32, Vec<&HookDef<R>>> = BTreeMap::new();
+    let is_task = |slot: u32| usize::try_from(slot) == Ok(TASK);
+    let borrows = |hook: &Hook<R>| hook.slot.filter(|slot| hook.definition.goes_around() || is_task(*slot));
+    let mut by_value: BTreeMap<u32, Vec<&HookDef<R>>> =
+        hooks.iter().filter_map(borrows).map(|slot| (slot, Vec::new())).collect();
     for hook in hooks {
-        if let Some(slot) = hook.slot {
-            by_value.entry(slot).or_default().push(&hook.definition);
+        if let Some(of_value) = hook.slot.and_then(|slot| by_value.get_mut(&slot)) {
+            of_value.push(&hook.definition);
         }
     }
     let computes = |moment: usize| tree::moments()[moment].computes;
     for (slot, of_value) in by_value {
-        let is_task = usize::try_from(slot) == Ok(TASK);
+        let is_task = is_task(slot);
         let borrows_task = [
             at::before_module_forward::index(),
             at::module_forward::index(),

@@ -18,6 +18,9 @@ pub(crate) fn wrong_goal(metric: &str, goal: Goal) -> String {
     format!("{is} values of `{metric}` are better: expected `Goal::{goal:?}`")
 }
 
+/// Values by name, in the order of their insertion.
+pub(super) type ByName<V> = IndexMap<String, V, foldhash::fast::RandomState>;
+
 /// Reduced metrics by name, in the form `phase/name`, such as `train/loss` and `valid/accuracy`.
 ///
 /// ```
@@ -29,7 +32,7 @@ pub(crate) fn wrong_goal(metric: &str, goal: Goal) -> String {
 /// assert_eq!(metrics.to_string(), "valid/loss 0.2500");
 /// ```
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct Metrics(#[serde(with = "indexmap::map::serde_seq")] IndexMap<String, f64>);
+pub struct Metrics(#[serde(with = "indexmap::map::serde_seq")] ByName<f64>);
 
 impl Metrics {
     /// Returns the value of the metric with this name, such as `valid/loss`, if there is one.
@@ -101,7 +104,7 @@ impl fmt::Display for Metrics {
 pub struct History {
     steps: Vec<Counters>,
     #[serde(with = "indexmap::map::serde_seq")]
-    columns: IndexMap<String, Vec<f64>>,
+    columns: ByName<Vec<f64>>,
 }
 
 impl History {

@@ -1,7 +1,7 @@
 //! [`Meter`]: the running reductions of the values logged under one name.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::libtorch;
+use crate::log::history::ByName;
 use crate::phase::Phase;
 use crate::values::float::Float;
 
@@ -304,7 +305,7 @@ impl Meter {
 pub(super) struct Meters {
     all: Vec<Meter>,
     /// For each phase, the index of each meter by name.
-    by_name: [HashMap<String, usize>; Phase::ALL.len()],
+    by_name: [ByName<usize>; Phase::ALL.len()],
     /// The likely index of the meter used next: the index that follows the last meter used. It is
     /// usually right, because most hooks log the same names in the same order.
     next: usize,

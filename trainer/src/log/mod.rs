@@ -29,7 +29,7 @@ use tch::Tensor;
 
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
-use crate::log::history::{History, Metrics};
+use crate::log::history::{ByName, History, Metrics};
 use crate::log::record::{InFlight, Record, RecordPlan, Records, RecordsState, Span};
 use crate::moments::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
@@ -79,7 +79,7 @@ pub(crate) struct Log {
     meters: Meters,
     reader: Reader,
     /// The metrics of the current entry point by name, in the order in which they were first set.
-    closed: IndexMap<String, Closed>,
+    closed: ByName<Closed>,
     pub(crate) records: Records,
     /// The error for the first value that could not be logged. `log` stores the error instead of
     /// returning it, so that callers need no `?`.

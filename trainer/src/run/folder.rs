@@ -12,7 +12,6 @@ use crate::run::run_folder::{RunFile, RunFolder};
 use crate::run::settings::{SettingKind, Settings};
 use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
-use crate::values::paths::public_path;
 
 /// The part of a run's state that concerns its folder.
 #[derive(Debug, Default)]
@@ -105,8 +104,7 @@ pub(crate) fn recorded(
 /// Returns the name that the settings of a hook begin with: its type and its label, as in
 /// `MetricHook(rmse)`. The second and later hooks of a name are numbered.
 fn name_of(hook: &Instance) -> String {
-    let path = public_path(hook.type_name);
-    let path = path.split('<').next().unwrap_or_default();
+    let path = hook.type_name.split('<').next().unwrap_or_default();
     let name = path.rsplit("::").next().unwrap_or_default();
     hook.label().map_or_else(|| name.to_owned(), |label| format!("{name}({label})"))
 }

@@ -84,7 +84,7 @@ pub(super) fn enter(
     if phase == Phase::Predict {
         run.checkpoints_mut().predictions += 1;
     } else {
-        run.checkpoints_mut().journal.finish(phase, &result)?;
+        run.checkpoints_mut().journal.finish(phase, &result);
     }
     drop(active);
     let Some(signals) = signals else { return result };

@@ -91,7 +91,7 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
     let outcome = if entry == Phase::Predict {
         ((nth as u64) < parts::predictions(&manifest)?).then(|| Ok(Summary::default()))
     } else {
-        journal.finished(entry, nth).map(|ended| ended.outcome.clone().map_err(Error::usage))
+        journal.finished(entry, nth).map(|outcome| outcome.map_err(Error::usage))
     };
     let name = if entry == Phase::Train { "fit" } else { entry.name() };
     match outcome {

@@ -9,6 +9,9 @@ const OPEN: [&str; 3] = ["hooks", "loggers", "metrics"];
 /// `trainer::metrics::MetricHook` instead of `trainer::metrics::hook::MetricHook`. The macro, like
 /// rustc, only knows where a type is defined.
 pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
+    if !path.contains(concat!(env!("CARGO_CRATE_NAME"), "::")) {
+        return Cow::Borrowed(path);
+    }
     let mut public = String::new();
     let mut rest = path;
     while !rest.is_empty() {

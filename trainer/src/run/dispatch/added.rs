@@ -64,8 +64,8 @@ impl Instance {
     /// Returns a message for each setting of the value that is invalid.
     pub(crate) fn mistakes(&self) -> Vec<String> {
         let (Some(of), Some(value)) = (self.extras.settings, &self.value) else { return Vec::new() };
-        let name = public_path(self.type_name);
-        (of.mistakes)(&**value).into_iter().map(|why| format!("hook `{name}`: {why}")).collect()
+        let named = |why| format!("hook `{}`: {why}", public_path(self.type_name));
+        (of.mistakes)(&**value).into_iter().map(named).collect()
     }
 
     /// Returns the metrics that the value watches or measures, with their goals.
