@@ -160,6 +160,12 @@ impl Calls {
     fn after_module_forward(&mut self, cx: &Cx<AfterModuleForward>) {
         self.0.push(format!("after {}", cx.module()));
     }
+    fn before_module_backward(&mut self, cx: &Cx<BeforeModuleBackward>) {
+        self.0.push(format!("begins {}", cx.module()));
+    }
+    fn after_module_grads(&mut self, cx: &Cx<AfterModuleGrads>) {
+        self.0.push(format!("has gradients {}", cx.module()));
+    }
     fn after_module_backward(&mut self, cx: &Cx<AfterModuleBackward>) {
         self.0.push(format!("gradient {} {}", cx.module(), cx.input_grad().is_some()));
     }
@@ -172,7 +178,8 @@ fn hooks_at_inner_modules_are_called_once() {
 
 fn calls_hooks_once() {
     let calls = |hook: Option<ActivationCheckpointing>| {
-        let mut builder = builder().hook(Calls::default());
+        // Hooks inside of the backward pass run on the CPU only.
+        let mut builder = builder().device(Device::Cpu).hook(Calls::default());
         if let Some(hook) = hook {
             builder = builder.hook(hook);
         }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
+use trainer::moment::{MomentInfo, MomentKind};
 use trainer::prelude::*;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
@@ -116,7 +117,11 @@ macro_rules! moments {
         )*
 
         fn with_hooks<T: Task>(builder: TrainerBuilder<T>, shared: &Shared) -> TrainerBuilder<T> {
-            $(let builder = {
+            // Points inside of the backward pass fire on the CPU only.
+            let fires = |point| device() == Device::Cpu || !["before_module_backward", "after_module_grads"].contains(&point);
+            $(let builder = if !fires(stringify!($point)) {
+                builder
+            } else {
                 let shared = shared.clone();
                 builder.on::<$Point>(stringify!($point), move |cx| {
                     let stop_requested = shared.reach(stringify!($point), cx.phase())?;
@@ -141,6 +146,7 @@ moments! {
         BeforeTransfer before_transfer stops, AfterTransfer after_transfer stops,
         BeforePred before_pred stops, AfterPred after_pred stops,
         BeforeModuleForward before_module_forward stops, AfterModuleForward after_module_forward stops,
+        BeforeModuleBackward before_module_backward stops, AfterModuleGrads after_module_grads stops,
         AfterModuleBackward after_module_backward stops,
         BeforeLoss before_loss stops, AfterLoss after_loss stops,
         BeforeBackward before_backward stops, AfterBackward after_backward stops,
@@ -346,8 +352,8 @@ fn check_all(exit: Exit, untidy: bool) -> usize {
 
 #[test]
 fn the_table_of_exit_paths_covers_every_moment() {
-    for point in model::points().map(|point| point.name) {
-        let operation = point.strip_prefix("before_").unwrap_or(point);
+    for MomentInfo { name: point, kind, .. } in model::points() {
+        let operation = if *kind == MomentKind::Before { &point["before_".len()..] } else { point };
         let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
         // `eval` runs only within a hook that calls it, whose errors are those of the hook: see
         // `eval.rs`.

@@ -73,6 +73,7 @@ mod metrics;
 mod mistaken;
 mod mixtures;
 mod model;
+mod module_backward;
 mod module_errors;
 mod module_gradients;
 mod module_hooks;

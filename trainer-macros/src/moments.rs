@@ -28,8 +28,16 @@ const OPERATIONS: [&str; 19] = [
 ];
 
 /// The points that are not before or after an operation.
-const POINTS: [&str; 6] =
-    ["setup", "after_module_backward", "after_record", "after_cancel", "after_error", "teardown"];
+const POINTS: [&str; 8] = [
+    "setup",
+    "before_module_backward",
+    "after_module_grads",
+    "after_module_backward",
+    "after_record",
+    "after_cancel",
+    "after_error",
+    "teardown",
+];
 
 /// Returns the names of the operations.
 pub(crate) fn operations() -> &'static [&'static str] {

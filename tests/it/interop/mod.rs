@@ -12,6 +12,7 @@ mod lora;
 pub(crate) mod methods;
 mod metrics;
 mod models;
+mod module_backward;
 mod resnet18;
 #[cfg(target_os = "linux")]
 mod torchrun;

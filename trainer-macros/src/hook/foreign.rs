@@ -58,7 +58,7 @@ pub(super) fn translate_marker(marker: &str) -> Option<Ours> {
 /// Returns the moment for a common term that is not the name of a moment here: `BeforePred` for
 /// `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
-    const MOMENTS: [(&str, &str); 26] = [
+    const MOMENTS: [(&str, &str); 30] = [
         ("module", "ModuleForward"),
         ("before_module", "BeforeModuleForward"),
         ("after_module", "AfterModuleForward"),
@@ -66,6 +66,10 @@ fn synonym(name: &str) -> Option<Ours> {
         ("forward_pre_hook", "BeforeModuleForward"),
         ("register_forward_hook", "AfterModuleForward"),
         ("forward_hook", "AfterModuleForward"),
+        ("register_full_backward_pre_hook", "BeforeModuleBackward"),
+        ("full_backward_pre_hook", "BeforeModuleBackward"),
+        ("register_post_accumulate_grad_hook", "AfterModuleGrads"),
+        ("post_accumulate_grad_hook", "AfterModuleGrads"),
         ("register_full_backward_hook", "AfterModuleBackward"),
         ("full_backward_hook", "AfterModuleBackward"),
         ("register_backward_hook", "AfterModuleBackward"),

@@ -158,6 +158,11 @@ impl Watch {
         state.backward = Some(Waiting { what: what.to_owned(), since: now, peer: None });
     }
 
+    /// Whether a backward pass that averages gradients is running.
+    pub(super) fn is_in_backward(&self) -> bool {
+        self.0.lock().backward.is_some()
+    }
+
     /// Records that a backward pass that averages gradients has failed.
     pub(super) fn abandon_backward(&self) {
         self.0.lock().backward = None;

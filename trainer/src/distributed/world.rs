@@ -148,6 +148,11 @@ impl World {
         self.links.is_none()
     }
 
+    /// Whether a backward pass of this process averages the gradients over the ranks.
+    pub(crate) fn is_averaging(&self) -> bool {
+        self.links.as_ref().is_some_and(|links| links.shared.watch.is_in_backward())
+    }
+
     /// Returns the connections for a collective, or `None` in a single process. In a hook that runs
     /// on rank 0 only, returns the same error in a single process as in several processes.
     fn linked(&self, method: &str) -> Result<Option<&Links>> {

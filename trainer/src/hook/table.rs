@@ -43,6 +43,8 @@ pub(crate) struct Table<R> {
     arounds: Vec<Cell<Entry<AroundShim<R>>>>,
     /// For each phase, whether a hook, a profile or a tape observes modules.
     watching: [bool; Phase::ALL.len()],
+    /// For each phase, whether a hook observes the backward passes of modules.
+    watching_backward: [bool; Phase::ALL.len()],
     /// An ID that is unique among the tables of the program.
     id: u64,
     /// The rank of the process that the entries are for.
@@ -98,9 +100,11 @@ impl<R> Table<R> {
         if !cycles.is_empty() {
             return Err(cycles);
         }
-        let watching = Phase::ALL.map(|phase| {
-            module_moments().into_iter().any(|moment| !rows[moment][phase as usize].get().is_empty())
-        });
+        let is_watched = |moments: &[usize], phase: Phase| {
+            moments.iter().any(|moment| !rows[*moment][phase as usize].get().is_empty())
+        };
+        let watching = Phase::ALL.map(|phase| is_watched(&module_moments(), phase));
+        let watching_backward = Phase::ALL.map(|phase| is_watched(&backward_moments(), phase));
         static TABLES: AtomicU64 = AtomicU64::new(1);
         let id = TABLES.fetch_add(1, Ordering::Relaxed);
         Ok(Table {
@@ -110,6 +114,7 @@ impl<R> Table<R> {
             points,
             arounds,
             watching,
+            watching_backward,
             id,
             rank,
             hooks: ordered_hooks.into(),
@@ -129,6 +134,12 @@ impl<R> Table<R> {
     #[inline]
     pub(crate) fn is_watching(&self, phase: Phase) -> bool {
         self.watching[phase as usize]
+    }
+
+    /// Whether the backward passes of modules are observed in this phase.
+    #[inline]
+    pub(crate) fn is_watching_backward(&self, phase: Phase) -> bool {
+        self.watching_backward[phase as usize]
     }
 
     /// Returns the module hooks of this phase.
@@ -260,13 +271,27 @@ impl<R> Table<R> {
 }
 
 /// Returns the table rows of the module moments.
-pub(crate) fn module_moments() -> [usize; 4] {
+pub(crate) fn module_moments() -> [usize; 6] {
+    let [before, after_grads, after] = backward_moments();
     [
         at::before_module_forward::index(),
         at::module_forward::index(),
         at::after_module_forward::index(),
-        at::after_module_backward::index(),
+        before,
+        after_grads,
+        after,
     ]
+}
+
+/// Returns the table rows of the moments of a module's backward pass.
+fn backward_moments() -> [usize; 3] {
+    let [before, after_grads] = moments_in_the_pass();
+    [before, after_grads, at::after_module_backward::index()]
+}
+
+/// Returns the table rows of the moments that fire while a backward pass runs.
+pub(crate) fn moments_in_the_pass() -> [usize; 2] {
+    [at::before_module_backward::index(), at::after_module_grads::index()]
 }
 
 /// Whether this row of the table belongs to an operation rather than to a point.

@@ -79,6 +79,15 @@ unsafe extern "C" fn doubles(
     std::mem::ManuallyDrop::new(gradient * 2.0).as_ptr().cast_mut()
 }
 
+thread_local! {
+    /// The number of gradients that were accumulated.
+    static NOTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+unsafe extern "C" fn notes(_: *const c_void, _: *mut *mut c_char) {
+    NOTED.set(NOTED.get() + 1);
+}
+
 unsafe extern "C" fn forgets(with: *mut c_void) {
     // SAFETY: `with` came from a box, and is forgotten once.
     drop(unsafe { Box::from_raw(with.cast::<Vec<u8>>()) });
@@ -216,13 +225,28 @@ fn call_gradients(called: &mut BTreeSet<String>) {
     assert!(params[0].grad().defined());
 
     let hidden = &params[0] * 1.0;
-    for tensor in [&params[1], &hidden, &Tensor::new()] {
-        let with = Box::into_raw(Box::new(vec![1u8; 100])).cast::<c_void>();
-        let message = call!(called, trainer_on_grad(tensor.as_ptr(), doubles, forgets, with));
+    let owned_by_hook = || Box::into_raw(Box::new(vec![1u8; 100])).cast::<c_void>();
+    for (tensor, is_first) in [(&params[1], false), (&hidden, true), (&hidden, true), (&Tensor::new(), true)]
+    {
+        let message =
+            call!(called, trainer_on_grad(tensor.as_ptr(), is_first, doubles, forgets, owned_by_hook()));
         assert_eq!(text(message).is_empty(), tensor.defined());
     }
+    let mut on_accumulated = |tensor: &Tensor| {
+        let mut handle = null_mut();
+        let tensor = tensor.as_ptr();
+        let with = owned_by_hook();
+        let message = call!(called, trainer_on_accumulated(tensor, notes, forgets, with, &raw mut handle));
+        (text(message), handle)
+    };
+    assert!(on_accumulated(&Tensor::new()).0.contains("undefined"));
+    assert!(on_accumulated(&hidden).0.contains("not a leaf"));
+    let [(_, kept), (_, freed)] = [on_accumulated(&params[1]), on_accumulated(&params[1])];
+    call!(called, trainer_accumulated_free(freed));
     (hidden.sum(Kind::Float) + params[1].sum(Kind::Float)).backward();
     assert_eq!(params[1].grad(), Tensor::full([2, 2], 2.0, FLOAT));
+    assert_eq!(NOTED.get(), 1);
+    call!(called, trainer_accumulated_free(kept));
 
     let before = call!(called, trainer_record_gradients(false));
     assert!(before && !call!(called, trainer_record_gradients(true)));

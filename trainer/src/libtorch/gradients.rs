@@ -17,9 +17,10 @@ pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
     outcome(unsafe { trainer_drop_grads(handles.as_ptr(), handles.len()) })
 }
 
-/// Runs the backward pass of a scalar loss for these parameters only: no other tensor gets a
-/// gradient.
-pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
+/// Runs the backward pass of a scalar loss: for these parameters only, so that no other tensor gets
+/// a gradient, or for all leaves of its graph.
+pub(crate) fn backward(loss: &Tensor, params: Option<&Parameters>) -> Result<()> {
+    let Some(params) = params else { return Ok(loss.f_backward()?) };
     let handles = &params.tensors.handles;
     // SAFETY: the handles are alive, and `count` is their number.
     outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })

@@ -46,7 +46,7 @@ pub(crate) use batch_norm::{SingleValue, Statistics, StatisticsGuard};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
 pub(crate) use event::{Event, enter_stream, record_stream, upload};
 pub(crate) use flops::FlopCounter;
-pub(crate) use grad_hook::on_grad;
+pub(crate) use grad_hook::{AccumulatedHook, on_accumulated, on_grad};
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
 };
@@ -223,7 +223,7 @@ mod tests {
     fn undefined_losses_and_parameters_are_errors() {
         let param = Tensor::zeros([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let params = Parameters::from_iter([("w".to_owned(), param)]);
-        assert!(backward(&Tensor::new(), &params).unwrap_err().to_string().contains("undefined"));
+        assert!(backward(&Tensor::new(), Some(&params)).unwrap_err().to_string().contains("undefined"));
         let params = Parameters::from_iter([("w".to_owned(), Tensor::new())]);
         drop_grads(&params).unwrap();
         assert!(scale_grads(&params, 2.0).unwrap_err().to_string().starts_with("the parameter `w`"));

@@ -52,6 +52,11 @@ impl FromIterator<(String, Tensor)> for Parameters {
 }
 
 impl Parameters {
+    /// Returns other handles of the same parameters.
+    pub(crate) fn shallow_clone(&self) -> Self {
+        self.names.iter().cloned().zip(self.tensors.iter().map(Tensor::shallow_clone)).collect()
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }

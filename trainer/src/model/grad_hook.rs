@@ -57,7 +57,7 @@ impl OnGrad for Tensor {
         let closure: Closure = Box::new(move |gradient| closure(gradient).replacement());
         let state = Arc::new(Mutex::new(State::Ready(closure)));
         let handle = GradHook(Arc::downgrade(&state));
-        libtorch::on_grad(self, Box::new(move |gradient| call(&state, gradient)))?;
+        libtorch::on_grad(self, false, Box::new(move |gradient| call(&state, gradient)))?;
         Ok(handle)
     }
 }

@@ -147,7 +147,7 @@ impl Vars {
 
     /// Returns the variables of a part of the model.
     pub(crate) fn part(&self, part: &str) -> Self {
-        let vars = self.iter().filter(|var| var.is_in(part)).map(|var| Var {
+        let vars = self.in_part(part).map(|var| Var {
             name: var.name.clone(),
             tensor: var.tensor.shallow_clone(),
             is_parameter: var.is_parameter,
@@ -188,6 +188,14 @@ impl Vars {
             }
         }
         mistakes
+    }
+
+    /// Returns the variables of a part of the model, sorted by name.
+    pub(crate) fn in_part(&self, part: &str) -> impl Iterator<Item = &Var> {
+        self.vars[first_of(&self.vars, part)..]
+            .iter()
+            .take_while(move |var| var.name.starts_with(part))
+            .filter(move |var| var.is_in(part))
     }
 
     /// Returns all variables, sorted by name.
@@ -294,17 +302,30 @@ impl Changes {
     }
 }
 
+/// Returns the index of the first variable whose name may begin with `part`.
+fn first_of(vars: &[Var], part: &str) -> usize {
+    vars.partition_point(|var| var.name.as_str() < part)
+}
+
 /// An iterator over the names and gradients of the parameters that have a gradient: see
-/// [`Cx::grads`](crate::Cx::grads). It borrows nothing.
+/// [`Cx::grads`](crate::Cx::grads) and [`Cx::module_grads`](crate::Cx::module_grads). It borrows
+/// nothing.
 #[derive(Debug)]
 pub struct Grads {
     vars: Vars,
     next: usize,
+    /// The module whose parameters these are; `None` for the whole model.
+    module: Option<Arc<str>>,
 }
 
 impl Grads {
     pub(crate) fn new(vars: &Vars) -> Self {
-        Grads { vars: vars.clone(), next: 0 }
+        Grads { vars: vars.clone(), next: 0, module: None }
+    }
+
+    pub(crate) fn of_module(vars: &Vars, module: &Arc<str>) -> Self {
+        let next = first_of(&vars.vars, module);
+        Grads { vars: vars.clone(), next, module: Some(Arc::clone(module)) }
     }
 }
 
@@ -314,9 +335,10 @@ impl Iterator for Grads {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let index = self.next;
-            let var = self.vars.vars.get(index)?;
+            let module = self.module.as_deref().unwrap_or_default();
+            let var = self.vars.vars.get(index).filter(|var| var.name.starts_with(module))?;
             self.next += 1;
-            if var.is_parameter {
+            if var.is_parameter && var.is_in(module) {
                 let grad = var.tensor.grad();
                 if grad.defined() {
                     return Some((VarName { vars: Arc::clone(&self.vars.vars), index }, grad));

@@ -75,10 +75,28 @@ trainer_macros::root_lifecycle! {
 
                     /// The backward pass: gradients of the loss.
                     operation backward in train {
-                        /// A backward pass has computed the gradient of the output of a named
-                        /// [module](crate::modules). Fires once for each call of each module, in
-                        /// the order in which the gradients were computed. If a module and its last
-                        /// layer have the same output, the point fires for the module first.
+                        /// The backward pass has computed the gradient of the output of a named
+                        /// [module](crate::modules), and is about to compute the gradients within
+                        /// the module. Fires while the pass runs, once for each call of each
+                        /// module, in the order of the pass: a module that contains other modules
+                        /// comes before them. Does not fire if the output requires no gradient. See
+                        /// [`modules`](crate::modules#the-backward-pass).
+                        point before_module_backward;
+
+                        /// The backward pass has accumulated the gradients of all parameters of a
+                        /// named [module](crate::modules): of those below its name, such as
+                        /// `encoder.fc1.weight` for `encoder`, that are trained and that the loss
+                        /// depends on. Fires while the pass runs, once in each pass for each module
+                        /// that was called, however often: a module that contains other modules
+                        /// comes after them. Does not fire for a module without such parameters.
+                        /// See [`modules`](crate::modules#the-backward-pass).
+                        point after_module_grads;
+
+                        /// A backward pass has ended, in which the gradient of the output of a
+                        /// named [module](crate::modules) was computed. Fires once for each call of
+                        /// each module, in the order in which the gradients were computed. If a
+                        /// module and its last layer have the same output, the point fires for the
+                        /// module first. See [`modules`](crate::modules#the-backward-pass).
                         point after_module_backward;
                     }
 
@@ -150,7 +168,7 @@ trainer_macros::root_lifecycle! {
     exists task: HasTask from setup to teardown except module_forward;
 
     /// The named module that is computing, or has computed, its output: [`Cx::module`].
-    exists module: HasModule from before_module_forward to after_module_forward, at after_module_backward;
+    exists module: HasModule from before_module_forward to after_module_forward, from before_module_backward to after_module_backward;
 
     /// The input of a module: [`Cx::input`].
     exists input: HasInput from before_module_forward to after_module_forward;
@@ -158,9 +176,18 @@ trainer_macros::root_lifecycle! {
     /// The output of a module: [`Cx::output`].
     exists output: HasOutput at after_module_forward;
 
-    /// The gradients of the output and of the input of a module: [`Cx::output_grad`],
-    /// [`Cx::input_grad`].
-    exists output_grad: HasOutputGrad at after_module_backward;
+    /// The gradient of the output of a module: [`Cx::output_grad`].
+    exists output_grad: HasOutputGrad at before_module_backward, at after_module_backward;
+
+    /// The gradient of the input of a module: [`Cx::input_grad`].
+    exists input_grad: HasInputGrad at after_module_backward;
+
+    /// The gradients of the parameters of a module: [`Cx::module_grads`].
+    exist module_grads: HasModuleGrads at after_module_grads;
+
+    /// The gradient of the output of a module can be replaced, because the module has not used it
+    /// yet: [`Cx::set_output_grad`].
+    allows set_output_grad: CanSetOutputGrad + OnAllRanks at before_module_backward;
 
     /// The input of a module can be replaced: [`Cx::set_input`].
     allows set_input: CanSetInput + OnAllRanks from before_module_forward to module_forward;

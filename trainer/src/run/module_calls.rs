@@ -8,10 +8,12 @@ use scoped_tls_hkt::scoped_thread_local;
 use tch::Tensor;
 
 use crate::error::Error;
+use crate::hook::call::Panic;
 use crate::hook::table::Row;
-use crate::lifecycle::{AfterModuleBackward, AfterModuleForward, BeforeModuleForward, ModuleForward};
+use crate::hook::table::module_moments;
+use crate::lifecycle::MOMENTS;
 use crate::modules::Layer;
-use crate::moment::{Moment, MomentInfo};
+use crate::moment::MomentInfo;
 use crate::phase::Phase;
 
 // The input with which the innermost observed module was called.
@@ -34,10 +36,8 @@ pub(crate) struct Modules {
     pub(crate) input_gradients: Arc<Mutex<HashMap<u64, Tensor>>>,
     /// The number of calls whose gradients were requested.
     pub(crate) noted_calls: u64,
-    /// The output whose gradient was requested last in this forward pass.
-    pub(crate) last_output: Option<Tensor>,
-    /// The number of outputs whose gradients were requested.
-    pub(crate) outputs: u64,
+    /// What the hooks of the current backward pass wait for, while it runs.
+    pub(crate) pass: Option<Pass>,
     /// Whether patterns are checked only after `setup`, because hooks may add layers there.
     pub(crate) is_unchecked: bool,
 }
@@ -49,12 +49,16 @@ pub(crate) struct Known {
     pub(crate) before: Row,
     pub(crate) around: Row,
     pub(crate) after: Row,
-    pub(crate) backward: Row,
+    pub(crate) before_backward: Row,
+    pub(crate) after_grads: Row,
+    pub(crate) after_backward: Row,
 }
 
 impl Known {
     pub(crate) fn is_hooked(&self, phase: Phase) -> bool {
-        let rows = [&self.before, &self.around, &self.after, &self.backward];
+        let Known { name: _, layer: _, before, around, after, before_backward, after_grads, after_backward } =
+            self;
+        let rows = [before, around, after, before_backward, after_grads, after_backward];
         rows.iter().any(|row| !row[phase as usize].is_empty())
     }
 }
@@ -64,10 +68,23 @@ pub(crate) struct Gradient {
     pub(crate) known: u32,
     /// The number of the call.
     pub(crate) call: u64,
-    /// The number of the output, shared by a module and its last layer if both return the same
-    /// tensor.
-    pub(crate) output: u64,
     pub(crate) value: Tensor,
+}
+
+/// A backward pass that calls hooks while it runs.
+#[derive(Default)]
+pub(crate) struct Pass {
+    /// The modules whose gradients are not complete: the index of the module, and how many of its
+    /// parameters are missing.
+    pub(crate) awaited: Vec<(u32, usize)>,
+    /// How the first hook failed. No hook is called after it.
+    pub(crate) failed: Option<Failure>,
+}
+
+/// How a hook failed.
+pub(crate) enum Failure {
+    Error(Error),
+    Panic(Panic),
 }
 
 /// A call of a module.
@@ -76,9 +93,10 @@ pub(crate) struct Call {
     /// The input, if a hook has read or replaced it. Cloning every input would cost more than
     /// calling a hook.
     pub(crate) input: OnceCell<Tensor>,
-    /// The output that the module computed or a hook set; at `after_module_backward`, the gradient
-    /// of the output.
+    /// The output that the module computed or a hook set.
     pub(crate) output: Option<Tensor>,
+    /// In the backward pass, the gradient of the output.
+    pub(crate) output_grad: Option<Tensor>,
     /// At `after_module_backward`, the gradient of the input.
     pub(crate) input_grad: Option<Tensor>,
     /// Whether the backward pass computes the module again.
@@ -92,6 +110,7 @@ impl Call {
             known,
             input: OnceCell::new(),
             output: None,
+            output_grad: None,
             input_grad: None,
             is_checkpointed: Cell::new(false),
         }
@@ -118,7 +137,7 @@ impl Modules {
     /// Drops the calls that a panic interrupted.
     pub(crate) fn abandon_calls(&mut self) {
         self.calls.clear();
-        self.last_output = None;
+        self.pass = None;
     }
 
     pub(crate) fn call(&self) -> &Call {
@@ -140,14 +159,8 @@ impl Modules {
 
     /// The name of the current module, if `moment` is a moment of a module.
     pub(crate) fn name_at(&self, moment: &'static MomentInfo) -> Option<Arc<str>> {
-        let moments = [
-            BeforeModuleForward::INFO,
-            ModuleForward::INFO,
-            AfterModuleForward::INFO,
-            AfterModuleBackward::INFO,
-        ];
         let known = self.calls.last()?.known;
-        let is_of_module = moments.iter().any(|own| std::ptr::eq(*own, moment));
+        let is_of_module = module_moments().iter().any(|own| std::ptr::eq(&raw const MOMENTS[*own], moment));
         is_of_module.then(|| Arc::clone(&self.known[known as usize].name))
     }
 

@@ -297,13 +297,13 @@ impl<T: Task> TrainerBuilder<T> {
         let added =
             add_variables(self.task.vars(), self.settings.seed, &hooks, &mut instances, &mut mistakes);
         let may_grow = may_add_variables(&hooks);
-        if !may_grow {
-            modules::unmatched(hooks.iter(), &mut mistakes);
-        }
-
         let store = self.task.vars();
         let vars = Vars::from_store(store).shared_with(share);
+        if !may_grow {
+            modules::unmatched(hooks.iter(), &vars, &mut mistakes);
+        }
         let device = store.device();
+        modules::in_the_pass(device, hooks.iter(), &mut mistakes);
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&mut self.hyperparameters, &recorded, &mut mistakes);

@@ -117,7 +117,7 @@ fn run_guarded(
         is_set_up = true;
         variables::adopt(run)?;
         if std::mem::take(&mut run.modules_mut().is_unchecked) {
-            modules::check_patterns(run.hooks()).map_err(|error| run.locate(error))?;
+            modules::check_patterns(run.hooks(), run.vars()).map_err(|error| run.locate(error))?;
         }
         body(run)?;
         run.place_mut().operation = operation;

@@ -1,15 +1,24 @@
-//! Reports patterns that match no module.
+//! Reports patterns that match no module, and hooks at modules that cannot run on the device.
+
+use std::sync::Arc;
+
+use tch::Device;
 
 use crate::error::{Error, Result, suggestion_for_pattern};
-use crate::hook::table::module_moments;
+use crate::hook::table::{module_moments, moments_in_the_pass};
+use crate::lifecycle::at;
+use crate::model::vars::Vars;
 use crate::modules::{ModulePattern, all_names};
+use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::dispatch::needs_the_cpu;
 use crate::run::reports::Reports;
 use crate::run::{Hook, Modules, RunHooks};
 
 /// Reports each pattern that matches no existing module, unless the pattern is optional, and each
-/// hook at all modules if there is no module.
-pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
+/// hook at all modules if there is no module. Also reports each pattern, and each hook at all
+/// modules, that waits for the gradients of modules without parameters.
+pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, vars: &Vars, mistakes: &mut Vec<String>) {
     let mut names = None;
     let of_modules = module_moments();
     for hook in hooks {
@@ -26,12 +35,48 @@ pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mu
                 ));
             }
         }
+        let awaits_gradients = !is_own && (hook.definition.row)() == at::after_module_grads::index();
+        let has_parameters = |name: &Arc<str>| vars.in_part(name).any(|var| var.is_parameter);
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
             let names = names.get_or_insert_with(all_names);
-            if !names.iter().any(|name| pattern.matches(name)) {
+            let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
+            if matched.peek().is_none() {
                 mistakes.push(message(hook, pattern, &names.iter().map(|name| &**name).collect::<Vec<_>>()));
+            } else if awaits_gradients && !matched.any(has_parameters) {
+                let placed = hook.definition.origin.placed();
+                mistakes.push(format!(
+                    "{placed} has `of = \"{}\"`, but {NO_PARAMETERS}, or write `of = optional(\"{0}\")`",
+                    pattern.text
+                ));
             }
         }
+        if awaits_gradients && hook.modules.is_empty() {
+            let names = names.get_or_insert_with(all_names);
+            if !names.is_empty() && !names.iter().any(has_parameters) {
+                let placed = hook.definition.origin.placed();
+                mistakes.push(format!(
+                    "{placed} can never fire: {NO_PARAMETERS}, or exclude the hook with `.without(…)`"
+                ));
+            }
+        }
+    }
+}
+
+/// What a message says about modules that never have gradients.
+const NO_PARAMETERS: &str = "no parameter has a name that begins with that of such a module: name a module with the path of its \
+                             variables";
+
+/// Reports hooks that fire while the backward pass runs, if it is not on the CPU.
+pub(super) fn in_the_pass<'a>(
+    device: Device,
+    hooks: impl Iterator<Item = &'a Hook>,
+    mistakes: &mut Vec<String>,
+) {
+    if device != Device::Cpu {
+        let in_pass = hooks.filter(|hook| moments_in_the_pass().contains(&(hook.definition.row)()));
+        mistakes.extend(in_pass.map(|Hook { definition, .. }| {
+            format!("{}: {}", definition.origin.placed(), needs_the_cpu(definition.moment, device))
+        }));
     }
 }
 
@@ -57,9 +102,9 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
 
 /// Returns an error for the first pattern that matches no module. Called after `setup`, because
 /// hooks may add layers there.
-pub(super) fn check_patterns(hooks: &RunHooks) -> Result<()> {
+pub(super) fn check_patterns(hooks: &RunHooks, vars: &Vars) -> Result<()> {
     let mut mistakes = Vec::new();
-    unmatched(hooks.table.hooks().iter(), &mut mistakes);
+    unmatched(hooks.table.hooks().iter(), vars, &mut mistakes);
     mistakes.into_iter().next().map_or(Ok(()), |mistake| Err(Error::usage(mistake)))
 }
 
@@ -89,5 +134,47 @@ pub(super) fn warn_of_uncalled(phase: Phase, hooks: &RunHooks, modules: &Modules
             );
             reports.warn(warning);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::{AfterBackward, AfterModuleBackward, AfterModuleGrads, BeforeModuleBackward};
+    use crate::run::HookDef;
+
+    fn hook<P: crate::moment::AtPoint>(name: &str) -> Hook {
+        let options = crate::run::dispatch::HookOptions::named(name);
+        let place = std::panic::Location::caller();
+        let shim: crate::hook::definition::PointShim<crate::run::Run> = |_, _| Ok(());
+        let definition: HookDef = options.define::<P, ()>(shim, true, place, &mut Vec::new());
+        Hook::new(definition, None)
+    }
+
+    #[test]
+    fn hooks_inside_of_the_backward_pass_are_refused_unless_it_is_on_the_cpu() {
+        let hooks = [
+            hook::<BeforeModuleBackward>("before"),
+            hook::<AfterModuleGrads>("grads"),
+            hook::<AfterModuleBackward>("after"),
+            hook::<AfterBackward>("end"),
+        ];
+        let refused = |device| {
+            let mut mistakes = Vec::new();
+            in_the_pass(device, hooks.iter(), &mut mistakes);
+            mistakes
+        };
+        assert!(refused(Device::Cpu).is_empty());
+        for device in [Device::Cuda(1), Device::Mps] {
+            let mistakes = refused(device);
+            let [before, grads] = &mistakes[..] else { panic!("{mistakes:?}") };
+            assert!(before.contains("`before`") && before.contains(&format!("on {device:?}")), "{before}");
+            assert!(before.ends_with("use `after_module_backward`, or train on the CPU"), "{before}");
+            assert!(
+                grads.contains("`grads`") && grads.ends_with("use `after_backward`, or train on the CPU"),
+                "{grads}"
+            );
+        }
+        assert_eq!(BeforeModuleBackward::INFO.path(), "before_module_backward");
     }
 }

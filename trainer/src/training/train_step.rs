@@ -407,7 +407,6 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
     let (ranks, optimizers) = run.gradients();
     ranks.note_own_gradients(optimizers);
     run.optimizers_mut().reset_if_dropped(); // by hooks since the loss
-    run.modules().forget_gradients(&run.hooks().table, run.phase());
     let factor = run.ranks().loss_factor(run.optimizers(), run.step());
     let loss = run.step().loss.as_ref().expect("the token of `loss` is from this step");
     if !loss.requires_grad() {
@@ -415,10 +414,12 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
             "the loss does not require gradients: check that some parameters are trained, and that the loss is not detached",
         ));
     }
-    if factor == 1.0 {
-        run.optimizers().backward(loss)?;
+    let scaled = (factor != 1.0).then(|| loss * factor);
+    if run.watches_backward() {
+        let loss = scaled.unwrap_or_else(|| loss.shallow_clone());
+        run.backward(&loss)?;
     } else {
-        run.optimizers().backward(&(loss * factor))?;
+        run.optimizers().backward(scaled.as_ref().unwrap_or(loss))?;
     }
     if run.counters().batches_seen == 0 && !run.vars().parameters().any(|var| var.tensor.grad().defined()) {
         return Err(Error::usage(

@@ -9,6 +9,9 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/cpp_hook.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -19,6 +22,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -49,6 +53,55 @@ struct Lists {
   at::Tensor** steps;
   size_t count;
   size_t current;
+};
+
+// Throws the text of a panic, if there is one, and frees it.
+void check_message(char* message, const char* whose) {
+  if (!message) return;
+  std::string text(message);
+  free(message);
+  TORCH_CHECK(false, whose, text);
+}
+
+// A closure that is called when the gradient of a leaf has been accumulated.
+struct Accumulated {
+  std::shared_ptr<void> with;
+  void (*call)(const void*, char**);
+};
+
+// Calls the closures of a leaf whose handles exist. Like all hooks here, it is never removed.
+struct AccumulatedHook : torch::autograd::FunctionPostHook {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const Accumulated>> closures;
+
+  void add(const std::shared_ptr<const Accumulated>& closure) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto is_freed = [](const auto& known) { return known.expired(); };
+    closures.erase(std::remove_if(closures.begin(), closures.end(), is_freed), closures.end());
+    closures.push_back(closure);
+  }
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    std::vector<std::shared_ptr<const Accumulated>> alive;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      for (const auto& closure : closures)
+        if (auto known = closure.lock()) alive.push_back(std::move(known));
+    }
+    for (const auto& closure : alive) {
+      char* message = nullptr;
+      closure->call(closure->with.get(), &message);
+      check_message(message, "a closure that is called after a gradient was accumulated ");
+    }
+    return outputs;
+  }
+};
+
+// Keeps a closure, and the node of the graph that calls it.
+struct AccumulatedHandle {
+  c10::intrusive_ptr<torch::autograd::Node> node;
+  std::shared_ptr<const Accumulated> closure;
 };
 
 // The parameters that a function other than a step works on.
@@ -512,32 +565,62 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
 }
 
 // Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that
-// computes it. The tensor that `call` returns, if any, replaces the gradient; the message that it
-// writes, if any, is the text of a panic. `forget` is called once, when no backward pass can call
-// `call` any more, or after an error. The hook is never removed: libtorch would destroy a function
-// that may be running.
-char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*, at::Tensor*, char**),
+// computes it, before or after the hooks that the tensor already has. The tensor that `call` returns,
+// if any, replaces the gradient; the message that it writes, if any, is the text of a panic. `forget`
+// is called once, when no backward pass can call `call` any more, or after an error. The hook is never
+// removed: libtorch would destroy a function that may be running.
+char* trainer_on_grad(const at::Tensor* tensor, bool is_first, at::Tensor* (*call)(const void*, at::Tensor*, char**),
                       void (*forget)(void*), void* with) {
   return guarded([&] {
     std::shared_ptr<void> owned(with, forget);
     TORCH_CHECK(tensor->defined(), "the tensor is undefined");
     TORCH_CHECK(tensor->requires_grad(),
                 "the tensor requires no gradient, so none will be computed: call `.set_requires_grad(true)`");
-    tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
-      if (!gradient.defined()) return at::Tensor();
+    const auto hook = [owned, call](const at::TensorBase& gradient) -> at::TensorBase {
+      if (!gradient.defined()) return at::TensorBase();
       // Lives until `call` returns, even if `call` drops the last handle of the tensor.
       const auto alive = owned;
       char* message = nullptr;
       std::unique_ptr<at::Tensor> replacement(call(alive.get(), new at::Tensor(gradient), &message));
-      if (message) {
-        std::string text(message);
-        free(message);
-        TORCH_CHECK(false, "a closure of `on_grad` ", text);
-      }
-      return replacement ? *replacement : at::Tensor();
-    });
+      check_message(message, "a closure of `on_grad` ");
+      return replacement ? at::TensorBase(*replacement) : at::TensorBase();
+    };
+    const auto& hooks = torch::autograd::impl::get_autograd_meta(*tensor)->cpp_hooks_list_;
+    if (is_first && hooks) {
+      hooks->insert(hooks->begin(), hook);
+    } else {
+      tensor->register_hook([hook](const at::Tensor& gradient) { return at::Tensor(hook(gradient)); });
+    }
   });
 }
+
+// Calls `call` each time that a backward pass has accumulated the gradient of a leaf, or has found
+// that it is undefined, on the thread that does so, until the handle is freed. No lock of libtorch is
+// held then, unlike in its own post-accumulate hooks: `call` may run another backward pass. The
+// message that it writes, if any, is the text of a panic. `forget` is called once: when the handle is
+// freed and no `call` is running, or after an error.
+char* trainer_on_accumulated(const at::Tensor* leaf, void (*call)(const void*, char**), void (*forget)(void*),
+                             void* with, AccumulatedHandle** handle) {
+  return guarded([&] {
+    std::shared_ptr<void> owned(with, forget);
+    TORCH_CHECK(leaf->defined(), "the tensor is undefined");
+    TORCH_CHECK(leaf->is_leaf() && leaf->requires_grad(), "the tensor is not a leaf that requires a gradient");
+    auto node = torch::autograd::impl::grad_accumulator(*leaf);
+    auto closure = std::make_shared<const Accumulated>(Accumulated{std::move(owned), call});
+    AccumulatedHook* hook = nullptr;
+    for (const auto& known : node->post_hooks())
+      if (auto own = dynamic_cast<AccumulatedHook*>(known.get())) hook = own;
+    if (!hook) {
+      auto made = std::make_unique<AccumulatedHook>();
+      hook = made.get();
+      node->add_post_hook(std::move(made));
+    }
+    hook->add(closure);
+    *handle = new AccumulatedHandle{std::move(node), std::move(closure)};
+  });
+}
+
+void trainer_accumulated_free(AccumulatedHandle* handle) { delete handle; }
 
 char* trainer_random_state(int64_t cuda, at::Tensor** state) {
   return guarded([&] {

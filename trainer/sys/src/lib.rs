@@ -260,10 +260,19 @@ unsafe extern "C" {
     pub fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
     pub fn trainer_on_grad(
         tensor: *const C_tensor,
+        is_first: bool,
         call: unsafe extern "C" fn(*const c_void, *mut C_tensor, *mut *mut c_char) -> *mut C_tensor,
         forget: unsafe extern "C" fn(*mut c_void),
         with: *mut c_void,
     ) -> *mut c_char;
+    pub fn trainer_on_accumulated(
+        leaf: *const C_tensor,
+        call: unsafe extern "C" fn(*const c_void, *mut *mut c_char),
+        forget: unsafe extern "C" fn(*mut c_void),
+        with: *mut c_void,
+        handle: *mut *mut c_void,
+    ) -> *mut c_char;
+    pub fn trainer_accumulated_free(handle: *mut c_void);
 }
 
 // shim.cpp: random states, events and modes

@@ -153,10 +153,13 @@ impl Optimizers {
     /// Runs the backward pass. Computes only the gradients of the current part's parameters, unless
     /// the part is the whole model.
     pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
-        match self.parts.get(self.current) {
-            Some(part) if !part.name.is_empty() => libtorch::backward(loss, &part.parameters),
-            _ => Ok(loss.f_backward()?),
-        }
+        libtorch::backward(loss, self.current_parameters())
+    }
+
+    /// Returns the parameters whose gradients a backward pass computes; `None` if the current part
+    /// is the whole model.
+    pub(crate) fn current_parameters(&self) -> Option<&Parameters> {
+        self.parts.get(self.current).filter(|part| !part.name.is_empty()).map(|part| &part.parameters)
     }
 
     /// Takes a step of the current optimizer if its part has accumulated any batch. Returns whether

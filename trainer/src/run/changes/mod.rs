@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::libtorch::{Aspect, Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
 use crate::model::vars::Vars;
 use crate::optim::Optimizers;
+use crate::run::module_calls::Call;
 use crate::run::{Instance, Modules, Requests, Run, StepData};
 use crate::values::paths::public_path;
 
@@ -84,6 +85,8 @@ pub(crate) struct Changes {
     loss: Watched,
     /// The output of each module that was called, by the index of the module.
     outputs: HashMap<u32, Watched>,
+    /// The gradient of the output of each module, by the index of the module.
+    output_grads: HashMap<u32, Watched>,
     /// The tensors in the state of each hook value, by the slot of the value.
     states: HashMap<u32, Watched>,
     /// The hashes of values that are not tensors, by the number of the name.
@@ -115,6 +118,7 @@ impl Changes {
             pred: Watched::new(),
             loss: Watched::new(),
             outputs: HashMap::new(),
+            output_grads: HashMap::new(),
             states: HashMap::new(),
             plain: HashMap::new(),
             hyperparameters: 0,
@@ -136,7 +140,8 @@ impl Changes {
     /// changed, whether or not the run was resumed in between.
     pub(crate) fn begin_batch(&mut self) {
         let of_step = [&mut self.batch, &mut self.pred, &mut self.loss];
-        for watched in of_step.into_iter().chain(self.outputs.values_mut()) {
+        let of_modules = self.outputs.values_mut().chain(self.output_grads.values_mut());
+        for watched in of_step.into_iter().chain(of_modules) {
             watched.scan = Scan::new();
         }
         for name in [LOSS_SCALE, WEIGHT] {
@@ -193,7 +198,7 @@ impl Changes {
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
         let Run { model, step, modules, requests, hooks, .. } = run;
-        self.add_variables(&model.vars, &mut changed)?;
+        self.add_variables(&model.vars, !run.is_averaging(), &mut changed)?;
         self.add_optimizers(&model.optimizers, &mut changed)?;
         self.add_step(step, modules, &mut changed)?;
         self.add_random(model.device, &mut changed)?;
@@ -202,9 +207,14 @@ impl Changes {
         Ok(changed)
     }
 
-    /// Adds what has changed among the parameters, the buffers, the gradients of both, and the
-    /// flags that say which of them are trained.
-    fn add_variables(&mut self, vars: &Vars, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    /// Adds what has changed among the parameters, the buffers, the gradients of both if they can be
+    /// read, and the flags that say which of them are trained.
+    fn add_variables(
+        &mut self,
+        vars: &Vars,
+        reads_gradients: bool,
+        changed: &mut Vec<(u32, u64)>,
+    ) -> Result<()> {
         if vars.iter().count() != self.gradients.names.len() {
             let (parameters, buffers): (Vec<&Var>, Vec<&Var>) = vars.iter().partition(|var| var.is_parameter);
             self.gradients = Watched::new();
@@ -226,7 +236,9 @@ impl Changes {
         let trusts = self.trusts();
         let trusts_buffers = trusts && !std::mem::take(&mut self.reads_buffers);
         self.parameters.find(&self.names, Aspect::Values, trusts, changed)?;
-        self.gradients.find(&self.names, Aspect::Gradient, trusts, changed)?;
+        if reads_gradients {
+            self.gradients.find(&self.names, Aspect::Gradient, trusts, changed)?;
+        }
         self.buffers.find(&self.names, Aspect::Values, trusts_buffers, changed)?;
         let trained = || vars.iter().map(|var| (&var.name, u64::from(var.tensor.requires_grad())));
         if is_new(&mut self.trained, trained().map(|(_, is_trained)| is_trained)) {
@@ -290,12 +302,18 @@ impl Changes {
         if let Some(loss) = &step.loss {
             add(&mut self.loss, Kind::Loss, "the loss", vec![loss.shallow_clone()])?;
         }
-        if let Some(call) = modules.calls.last()
-            && let Some(output) = &call.output
-        {
-            let name = format!("the output of `{}`", modules.known[call.known as usize].name);
-            let watched = self.outputs.entry(call.known).or_insert_with(Watched::new);
-            add(watched, Kind::ModuleOutput, &name, vec![output.shallow_clone()])?;
+        if let Some(Call { known, output, output_grad, .. }) = modules.calls.last() {
+            let module = &modules.known[*known as usize].name;
+            if let Some(output) = output {
+                let watched = self.outputs.entry(*known).or_insert_with(Watched::new);
+                let name = format!("the output of `{module}`");
+                add(watched, Kind::ModuleOutput, &name, vec![output.shallow_clone()])?;
+            }
+            if let Some(gradient) = output_grad {
+                let watched = self.output_grads.entry(*known).or_insert_with(Watched::new);
+                let name = format!("the gradient of the output of `{module}`");
+                add(watched, Kind::OutputGradient, &name, vec![gradient.shallow_clone()])?;
+            }
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     LossScale,
     /// The output of a named module.
     ModuleOutput,
+    /// The gradient of the output of a named module.
+    OutputGradient,
     Random,
     SkipRequest,
     EpochRequest,
@@ -48,6 +50,7 @@ impl Kind {
             Kind::Loss => "loss",
             Kind::LossScale => "loss scale",
             Kind::ModuleOutput => "module output",
+            Kind::OutputGradient => "gradient of a module's output",
             Kind::Random => "random state",
             Kind::SkipRequest => "request to skip the batch",
             Kind::EpochRequest => "request to end the epoch",

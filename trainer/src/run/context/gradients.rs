@@ -5,7 +5,9 @@ use tch::Tensor;
 use super::Cx;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
-use crate::lifecycle::{CanRunBackward, GradientsBegun, GradientsKept, GradientsWithin, HasGrads, available};
+use crate::lifecycle::{
+    CanRunBackward, GradientsBegun, GradientsKept, GradientsWithin, HasGrads, HasModuleGrads, available,
+};
 use crate::model::vars::Grads;
 use crate::moment::OnAllRanks;
 use crate::run::Run;
@@ -26,24 +28,22 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the backward pass fails, for example because `loss` requires no gradient
-    /// or has more than one element. The gradients accumulated so far are then dropped. Also
-    /// returns the error of a hook at `after_module_backward`.
+    /// or has more than one element, or if a hook fails while it runs. The gradients accumulated so
+    /// far are then dropped. Also returns the error of a hook at `after_module_backward`.
     pub fn backward(&mut self, loss: &Tensor) -> Result<()>
     where
         P: CanRunBackward + OnAllRanks,
     {
-        self.run.modules.forget_gradients(&self.run.hooks.table, self.run.at.place.phase);
-        self.run.ranks.note_own_gradients(&self.run.model.optimizers);
-        let weight = self.run.ranks.gradient_weight(&self.run.step);
-        let optimizers = &mut self.run.model.optimizers;
-        optimizers.reset_if_dropped();
-        if let Err(error) = optimizers.backward(loss) {
-            let _ = optimizers.drop_grads();
-            return Err(error);
-        }
-        optimizers.accumulate(weight)?;
         let run = &mut self.run;
         run.check_complaint()?;
+        run.ranks.note_own_gradients(&run.model.optimizers);
+        let weight = run.ranks.gradient_weight(&run.step);
+        run.model.optimizers.reset_if_dropped();
+        if let Err(error) = run.returning(|run| run.backward(loss)) {
+            let _ = run.model.optimizers.drop_grads();
+            return Err(error);
+        }
+        run.model.optimizers.accumulate(weight)?;
         run.returning(Run::fire_module_gradients)
     }
 
@@ -94,6 +94,34 @@ impl<P> Cx<P> {
             "the variable `{name}` has no gradient, because the loss does not depend on it or it is frozen: choose another \
              variable, or read the gradients that exist with `cx.grads()`"
         )))
+    }
+
+    /// The gradients of the parameters of the module, with their names: those that the
+    /// [`grads`](Cx::grads) with the name of the module before theirs will be at `after_backward`.
+    /// Parameters without a gradient are left out.
+    ///
+    #[doc = available!(HasModuleGrads)]
+    ///
+    /// If several processes train together, they are those of this process alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if [`DataParallel`](crate::hooks::DataParallel) averages the gradients over
+    /// the processes while this backward pass runs, as it does in the last pass of an accumulation
+    /// window: some of them would be averages then, and others not.
+    pub fn module_grads(&self) -> Result<Grads>
+    where
+        P: HasModuleGrads,
+    {
+        let run = &self.run;
+        if run.is_averaging() {
+            return Err(Error::usage(format!(
+                "the gradients of `{}` cannot be read while the backward pass runs, because they are being averaged over the \
+                 processes: read them at `after_backward`",
+                run.modules.name()
+            )));
+        }
+        Ok(Grads::of_module(&run.model.vars, run.modules.name()))
     }
 
     /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns

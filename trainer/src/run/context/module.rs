@@ -5,8 +5,9 @@ use tch::Tensor;
 use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    CanCheckpointActivations, CanSetInput, CanSetOutput, HasInput, HasModule, HasOutput, HasOutputGrad,
-    InputBegun, InputKept, InputWithin, ModuleBegun, ModuleKept, ModuleWithin, available,
+    CanCheckpointActivations, CanSetInput, CanSetOutput, CanSetOutputGrad, HasInput, HasInputGrad, HasModule,
+    HasOutput, HasOutputGrad, InputBegun, InputKept, InputWithin, ModuleBegun, ModuleKept, ModuleWithin,
+    available,
 };
 use crate::modules::Layer;
 use crate::moment::OnAllRanks;
@@ -68,7 +69,8 @@ impl<P> Cx<P> {
     where
         P: HasOutputGrad,
     {
-        self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
+        let grad = self.as_run().modules.call().output_grad.as_ref();
+        grad.expect("the moment fires with a gradient")
     }
 
     /// The gradient of the loss with respect to the input of the module, counting only what passes
@@ -76,15 +78,44 @@ impl<P> Cx<P> {
     /// connection, the gradient from there is not included. Scaled like
     /// [`output_grad`](Cx::output_grad).
     ///
-    #[doc = available!(HasOutputGrad)]
+    #[doc = available!(HasInputGrad)]
     ///
     /// `None` if the input does not require a gradient, as for the first layer; if the output does
     /// not depend on the input; or if a hook replaced the module.
     pub fn input_grad(&self) -> Option<&Tensor>
     where
-        P: HasOutputGrad,
+        P: HasInputGrad,
     {
         self.as_run().modules.call().input_grad.as_ref()
+    }
+
+    /// Replaces the gradient of the output of the module, with which the backward pass then
+    /// continues, as a hook of PyTorch's `register_full_backward_pre_hook` does by returning a
+    /// tensor.
+    ///
+    #[doc = available!(CanSetOutputGrad)]
+    #[doc = available!(OnAllRanks)]
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the new gradient has a different shape, dtype or device.
+    pub fn set_output_grad(&mut self, gradient: Tensor) -> Result<()>
+    where
+        P: CanSetOutputGrad + OnAllRanks,
+    {
+        let call = self.as_run().modules.call();
+        if let Some(own) = &call.output_grad
+            && !has_form_of(own, &gradient)
+        {
+            return Err(Error::usage(format!(
+                "the gradient of the output of `{}` is {}, and cannot be replaced by one that is {}",
+                self.as_run().modules.name(),
+                described(own),
+                described(&gradient)
+            )));
+        }
+        self.run_mut().modules.call_mut().output_grad = Some(gradient);
+        Ok(())
     }
 
     /// Replaces the input of the module with a tensor of any shape. If the module cannot process
@@ -133,7 +164,7 @@ impl<P> Cx<P> {
     {
         let modules = &mut self.run_mut().modules;
         if let Some(own) = &modules.call().output
-            && (own.size(), own.kind(), own.device()) != (output.size(), output.kind(), output.device())
+            && !has_form_of(own, &output)
         {
             return Err(differs(modules.name(), own, &output));
         }
@@ -155,9 +186,17 @@ impl<P> Cx<P> {
     }
 }
 
+/// Returns whether two tensors have the same shape, dtype and device.
+fn has_form_of(one: &Tensor, other: &Tensor) -> bool {
+    (one.size(), one.kind(), one.device()) == (other.size(), other.kind(), other.device())
+}
+
+fn described(tensor: &Tensor) -> String {
+    format!("{:?}, {:?} on {:?}", tensor.size(), tensor.kind(), tensor.device())
+}
+
 #[cold]
 fn differs(module: &str, own: &Tensor, other: &Tensor) -> Error {
-    let described = |it: &Tensor| format!("{:?}, {:?} on {:?}", it.size(), it.kind(), it.device());
     Error::usage(format!(
         "the output of `{module}` is {}, and cannot be replaced by one that is {}: call `cx.force_output(…)` if the rest of the \
          network can handle it",

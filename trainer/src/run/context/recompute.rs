@@ -60,13 +60,12 @@ fn recompute_grads(run: &mut Run) -> Result<Tensor> {
     let recompute = run.step.data.as_ref().ok_or_else(task_is_lent)?.recompute_loss();
     run.returning(|run| {
         let loss = recompute(run)?;
-        run.modules.forget_gradients(&run.hooks.table, run.at.place.phase);
         let optimizers = &mut run.model.optimizers;
         optimizers.zero_current()?;
         let factor = run.step.loss_scale;
         let result =
             if factor == 1.0 { optimizers.backward(&loss) } else { optimizers.backward(&(&loss * factor)) };
-        run.modules.forget_gradients(&run.hooks.table, run.at.place.phase);
+        run.modules.forget_gradients(); // no hook observes this pass
         result.map(|()| loss)
     })
 }

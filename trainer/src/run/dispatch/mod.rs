@@ -7,6 +7,7 @@ mod compute;
 mod custom;
 pub(crate) mod describe;
 pub(crate) mod guard;
+mod module_gradients;
 mod module_hooks;
 mod next;
 pub(crate) mod observers;
@@ -18,6 +19,7 @@ pub(crate) use added::of_task_variables;
 pub use closure::{ClosureHook, HookOptions, ObserverClosure};
 pub(crate) use compute::computing;
 pub(crate) use custom::{enter_custom, fire_with};
+pub(crate) use module_gradients::needs_the_cpu;
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
 

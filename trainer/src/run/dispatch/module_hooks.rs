@@ -1,10 +1,11 @@
-//! The operation `module_forward`: how a run observes the modules of its task.
+//! The operation `module_forward`: how a run observes the modules of its task. `module_gradients.rs`
+//! has the moments of the backward pass.
 //!
 //! If the run has module hooks in the current phase, `&mut Run` is in a scoped thread-local
 //! variable while the task computes. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use scoped_tls_hkt::scoped_thread_local;
 use tch::Tensor;
@@ -13,15 +14,14 @@ use super::OperationOutput;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::frame::Ending;
-use crate::libtorch::{CheckpointedRegion, RegionPause, identity};
-use crate::lifecycle::{AfterModuleBackward, AfterModuleForward, BeforeModuleForward, ModuleForward, at};
-use crate::model::grad_hook::OnGrad;
+use crate::libtorch::{CheckpointedRegion, RegionPause};
+use crate::lifecycle::{AfterModuleForward, BeforeModuleForward, ModuleForward, at};
 use crate::modules::name::{Name, UNHOOKED};
 use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, WatchGuard};
 use crate::modules::{outputs, summary};
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::module_calls::{Call, Gradient, Known, Modules};
+use crate::run::module_calls::{Call, Known, Modules};
 use crate::run::{Run, Table};
 
 // Set while `WATCHER` identifies a run.
@@ -44,7 +44,6 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     run.modules.calls.clear();
     run.modules.failed = None;
     let result = RUN.set(run, compute);
-    run.modules.last_output = None;
     match run.modules.failed.take() {
         Some(error) => Err(error),
         None => result,
@@ -59,15 +58,6 @@ fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     RUN.with(then)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether a hook reads the gradients of modules.
-fn has_gradient_hooks(table: &Table, phase: Phase) -> bool {
-    !table.range(at::after_module_backward::index(), phase).is_empty()
-}
-
 impl Run {
     /// Runs a module with its hooks. Always returns an output: an error is stored until the end of
     /// the forward pass, which continues without hooks.
@@ -76,12 +66,7 @@ impl Run {
             return forward(xs);
         }
         let depth = self.modules.calls.len();
-        let watches_gradients =
-            !self.modules.known[known as usize].backward[self.at.place.phase as usize].is_empty();
-        let noted = watches_gradients.then(|| {
-            self.modules.noted_calls += 1;
-            self.modules.noted_calls
-        });
+        let noted = self.note_call(known);
         self.modules.calls.push(Call::new(known));
         // The module's own output, used if a hook fails after it.
         let mut computed = None;
@@ -94,10 +79,7 @@ impl Run {
         }
         let output = output.or(computed);
         let output = output.unwrap_or_else(|| forward(input.get().unwrap_or(xs)));
-        if let Some(call) = noted {
-            self.modules.note_gradient(known, call, &output);
-        }
-        output
+        self.note_output(known, noted, output)
     }
 
     /// Runs the operation `module_forward` with its hooks. `noted` is the number of the call, if
@@ -170,41 +152,9 @@ impl Run {
             }
         }
     }
-
-    /// Fires `after_module_backward` for each gradient that the backward pass has computed.
-    pub(crate) fn fire_module_gradients(&mut self) -> Result<()> {
-        if !has_gradient_hooks(&self.hooks.table, self.at.place.phase) {
-            return Ok(());
-        }
-        let mut gradients = std::mem::take(&mut *lock(&self.modules.gradients));
-        let mut of_inputs = std::mem::take(&mut *lock(&self.modules.input_gradients));
-        // If nested modules share an output, the inner one registered its hook first, but in the
-        // backward pass the outer one comes first.
-        for shared in gradients.chunk_by_mut(|one, other| one.output == other.output) {
-            shared.reverse();
-        }
-        let depth = self.modules.calls.len();
-        for Gradient { known, call, value, .. } in gradients {
-            let hooks = self.modules.known[known as usize].backward[self.at.place.phase as usize];
-            let input_grad = of_inputs.remove(&call);
-            self.modules.calls.push(Call { output: Some(value), input_grad, ..Call::new(known) });
-            let result = self.call(hooks, AfterModuleBackward::INFO);
-            self.modules.calls.truncate(depth);
-            result?;
-        }
-        Ok(())
-    }
 }
 
 impl Modules {
-    /// Drops the gradients that an earlier backward pass has left behind, if hooks read them.
-    pub(crate) fn forget_gradients(&self, table: &Table, phase: Phase) {
-        if has_gradient_hooks(table, phase) {
-            lock(&self.gradients).clear();
-            lock(&self.input_gradients).clear();
-        }
-    }
-
     /// Returns the index of the module with this name. On the module's first call, selects its
     /// hooks.
     #[cold]
@@ -219,54 +169,14 @@ impl Modules {
             before: select(at::before_module_forward::index()),
             around: select(at::module_forward::index()),
             after: select(at::after_module_forward::index()),
-            backward: select(at::after_module_backward::index()),
+            before_backward: select(at::before_module_backward::index()),
+            after_grads: select(at::after_module_grads::index()),
+            after_backward: select(at::after_module_backward::index()),
         };
         let index = u32::try_from(self.known.len()).expect("fewer than 2³² names");
         self.known.push(known);
         self.by_name.insert(Arc::clone(&name.text), index);
         index
-    }
-
-    /// Registers a tensor hook that stores the gradient of an input during the backward pass.
-    /// Returns the tensor to use as the input: its gradient is that of this call alone, even if the
-    /// input is used elsewhere too, for example by a residual connection.
-    fn note_input_gradient(&mut self, call: u64, input: &Tensor) -> Option<Tensor> {
-        if !input.requires_grad() {
-            return None;
-        }
-        let aliased = input.alias();
-        if !aliased.requires_grad() {
-            return None; // gradients are disabled
-        }
-        let gradients = Arc::clone(&self.input_gradients);
-        let noted = aliased.on_grad(move |gradient| {
-            lock(&gradients).insert(call, gradient.shallow_clone());
-        });
-        if let Err(error) = noted {
-            self.failed.get_or_insert(error);
-        }
-        Some(aliased)
-    }
-
-    /// Registers a tensor hook that stores the gradient of an output during the backward pass.
-    fn note_gradient(&mut self, known: u32, call: u64, output: &Tensor) {
-        if !output.requires_grad() {
-            return;
-        }
-        let Modules { gradients, last_output, outputs, .. } = self;
-        if last_output.as_ref().map(identity) != Some(identity(output)) {
-            *last_output = Some(output.shallow_clone());
-            *outputs += 1;
-        }
-        let gradients = Arc::clone(gradients);
-        let output_number = *outputs;
-        let noted = output.on_grad(move |gradient| {
-            let value = gradient.shallow_clone();
-            lock(&gradients).push(Gradient { known, call, output: output_number, value });
-        });
-        if let Err(error) = noted {
-            self.failed.get_or_insert(error);
-        }
     }
 }
 
