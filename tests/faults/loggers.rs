@@ -12,7 +12,7 @@ use trainer::hooks::{
     Checkpoint, Checkup, HyperparameterMonitor, KernelProfiler, ModelSummary, ParameterMonitor, Progress,
     RankMonitor, SystemMonitor, ThroughputMonitor,
 };
-use trainer::loggers::{Console, Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
+use trainer::loggers::{Console, Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile, Wandb};
 use trainer::prelude::*;
 use trainer::{Tape, TrainerBuilder};
 
@@ -23,7 +23,7 @@ const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 
 /// The observers whose files fail: a part of the path of each file. Every built-in hook with the
 /// key `may_fail` is here or in `WITHOUT_FILES`.
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 17] = [
     ("Csv", "values.csv"),
     ("JsonLines", "records.jsonl"),
     ("ToFile", "values.tsv"),
@@ -34,6 +34,8 @@ const FILES: [(&str, &str); 15] = [
     ("MlFlow", "mlflow.jsonl"),
     ("MlFlow", "mlflow.json"),
     ("TapeFile", "run.tape"),
+    ("Wandb", "run.wandb"),
+    ("Wandb", "media/images"),
     ("KernelProfiler", "kernels.json"),
     ("SystemMonitor", "/proc/"),
     ("", "before-resume"),
@@ -119,6 +121,7 @@ fn builder(
         .hook(text)
         .hook(TensorBoard::new())
         .hook(Report::new())
+        .hook(Wandb::new("digits"))
         .hook(MlFlow::new(server).wait_at_end(Duration::from_millis(5)))
         .hook(Checkup::default())
         .hook(Console::new())

@@ -324,7 +324,13 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
     // The trainer adds it to a replay.
     public.push("trainer::tools::replay::end::EndOfReplay".to_owned());
     // Of optional features, which may be on.
-    let optional = ["hooks::Dashboard", "hooks::GpuMonitor", "hooks::SystemMonitor", "loggers::MlFlow"];
+    let optional = [
+        "hooks::Dashboard",
+        "hooks::GpuMonitor",
+        "hooks::SystemMonitor",
+        "loggers::MlFlow",
+        "loggers::Wandb",
+    ];
     public.extend(optional.map(|path| format!("trainer::{path}")));
     let shown = trainer::__private::paths_of_hooks();
     assert!(shown.len() >= 37, "{shown:?}");

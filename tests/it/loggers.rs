@@ -6,7 +6,7 @@ use std::path::Path;
 
 use trainer::checkpoint::Resume;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, Report, TensorBoard, ToFile};
+use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, Report, TensorBoard, ToFile, Wandb};
 use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
@@ -38,6 +38,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         .hook(JsonLines::new())
         .hook(Report::new())
         .hook(TensorBoard::new())
+        .hook(Wandb::new("digits"))
         .hook(tsv)
         .resume(Resume::Auto)
         .on::<BeforeFit>("first", |cx| cx.log_text("note", "begun"))

@@ -8,7 +8,7 @@ use trainer::hooks::{
     ActivationCheckpointing, ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor,
     ModelSummary, ParameterMonitor, Progress, RankMonitor, SystemMonitor, ThroughputMonitor,
 };
-use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile, Wandb};
 use trainer::metrics::Accuracy;
 use trainer::modules::Patterns;
 use trainer::prelude::*;
@@ -279,6 +279,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(Report::new())
             .hook(JsonLines::new())
             .hook(TensorBoard::new())
+            .hook(Wandb::new("digits"))
             .hook(ToFile::in_run_folder("rows.txt", |_, _| Ok(())))
             .tape(trainer::Tape::steps(10))
             .build()

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use trainer::Summary;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile, Wandb};
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
@@ -75,6 +75,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
         .hook(JsonLines::new())
         .hook(Report::new())
         .hook(TensorBoard::new())
+        .hook(Wandb::new("digits"))
         .tape(trainer::Tape::steps(2))
         .hook(ToFile::in_run_folder("rows/steps.txt", rows))
         .hook(MlFlow::new(server).wait_at_end(Duration::from_secs(10)));
@@ -85,7 +86,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
 }
 
 /// The files of an uninterrupted run.
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     ".trainer-lock",
     "checkpoints/.trainer-lock",
     "checkpoints/step-00000006/averages.safetensors",
@@ -105,11 +106,12 @@ const FILES: [&str; 20] = [
     "run.json",
     "run.tape",
     "values.csv",
+    "wandb/offline-run/run.wandb",
     "weights.safetensors",
 ];
 
 /// The folders of an uninterrupted run.
-const FOLDERS: [&str; 3] = ["checkpoints", "checkpoints/step-00000006", "rows"];
+const FOLDERS: [&str; 5] = ["checkpoints", "checkpoints/step-00000006", "rows", "wandb", "wandb/offline-run"];
 
 /// What the user has at a path.
 #[derive(Clone, Copy, Debug, PartialEq)]

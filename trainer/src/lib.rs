@@ -135,6 +135,7 @@
 //! | `system` | the monitor of the process and the machine |
 //! | `tar` | tar files as [data](guide::data), in the layout of WebDataset |
 //! | `tracing` | [spans](guide::profiling) for operations and hooks, through the crate `tracing` |
+//! | `wandb` | the logger `Wandb`, whose files the client of Weights & Biases uploads |
 //!
 //! # Compatibility
 //!

@@ -1,4 +1,5 @@
-//! The files of the loggers, read by TensorBoard, PyTorch and pandas, and a real MLflow server.
+//! The files of the loggers, read by TensorBoard, PyTorch, pandas and the client of Weights & Biases,
+//! and a real MLflow server.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Csv, JsonLines, MlFlow, TensorBoard};
+use trainer::loggers::{Csv, JsonLines, MlFlow, TensorBoard, Wandb};
 use trainer::prelude::*;
 use trainer::{Span, TrainerBuilder};
 
@@ -39,6 +40,22 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         })
 }
 
+/// Returns 500 numbers of many magnitudes.
+fn tensor(seed: f64) -> Tensor {
+    let numbers = Tensor::arange(500, (Kind::Float, Device::Cpu));
+    (&numbers * seed).sin() * (numbers / 50.0 - 5.0).exp()
+}
+
+/// Logs a histogram, an image and a text every 50 steps.
+fn log_media(cx: &mut Cx<AfterOptStep>) {
+    let step = cx.counters().optimizer_steps;
+    if step.is_multiple_of(50) {
+        cx.log_histogram("histogram", tensor(0.01 * step as f64));
+        cx.log_image("image", Tensor::ones([3, 4, 5], (Kind::Float, Device::Cpu)) * 0.5);
+        cx.log_text("text", format!("step {step}, é"));
+    }
+}
+
 fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<trainer::Summary> {
     trainer.fit(&mut model::rows(100).shuffle(1), Some(&mut model::rows(8)))
 }
@@ -48,10 +65,6 @@ fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<tra
 fn other_programs_can_read_the_logged_values() {
     let folder = scratch("interop-loggers");
     let run = folder.join("run");
-    let tensor = |seed: f64, count: i64| {
-        let numbers = Tensor::arange(count, (Kind::Float, Device::Cpu));
-        (&numbers * seed).sin() * (numbers / 50.0 - 5.0).exp()
-    };
     // Values lost at the cancellation are logged again, and the last line of each point counts.
     let expected = Arc::new(Mutex::new(Vec::new()));
     for cancel in [Some(110), None] {
@@ -60,14 +73,7 @@ fn other_programs_can_read_the_logged_values() {
             .hook(TensorBoard::new())
             .hook(Csv::new())
             .hook(JsonLines::new())
-            .on::<AfterOptStep>("media", move |cx| {
-                let step = cx.counters().optimizer_steps;
-                if step % 50 == 0 {
-                    cx.log_histogram("histogram", tensor(0.01 * step as f64, 500));
-                    cx.log_image("image", Tensor::ones([3, 4, 5], (Kind::Float, Device::Cpu)) * 0.5);
-                    cx.log_text("text", format!("step {step}, é"));
-                }
-            })
+            .on::<AfterOptStep>("media", log_media)
             .on::<AfterRecord>("expected", move |cx| {
                 let record = cx.record();
                 let is_of_epoch = record.phase() == Phase::Train && record.span() == Span::Pass;
@@ -87,7 +93,7 @@ fn other_programs_can_read_the_logged_values() {
     }
     fs::write(folder.join("expected.tsv"), lines).unwrap();
     for step in [50, 100, 150, 200, 250] {
-        let values: Vec<f32> = Vec::try_from(&tensor(0.01 * f64::from(step), 500)).unwrap();
+        let values: Vec<f32> = Vec::try_from(&tensor(0.01 * f64::from(step))).unwrap();
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         fs::write(folder.join(format!("histogram-{step}.f32")), bytes).unwrap();
     }
@@ -123,6 +129,23 @@ fn tensorboard_child() {
     fit(&mut builder.build().unwrap()).unwrap();
 }
 
+/// A run that `wandb_sync.py` kills and resumes.
+#[test]
+#[ignore = "run by the script of `make interop` in a child process"]
+fn wandb_child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let slow = |_: &mut Cx<AfterStep>| std::thread::sleep(Duration::from_millis(5));
+    let mut trainer = program(Path::new(&folder))
+        .hook(Wandb::new("digits").entity("team"))
+        .hook(Csv::new())
+        .hook(JsonLines::new())
+        .on::<AfterOptStep>("media", log_media)
+        .on::<AfterStep>("slow", slow)
+        .build()
+        .unwrap();
+    fit(&mut trainer).unwrap();
+}
+
 /// A run that `mlflow_server.py` starts: one that finishes, fails, is cancelled, or is slow enough
 /// to be killed.
 #[test]
@@ -156,5 +179,14 @@ fn an_mlflow_server_receives_every_point_and_status() {
     let folder = scratch("interop-mlflow");
     describe_program(&folder);
     run_script("mlflow_server.py", &folder);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+#[ignore = "run by `make interop`"]
+fn the_client_of_weights_and_biases_uploads_every_value_once() {
+    let folder = scratch("interop-wandb");
+    describe_program(&folder);
+    run_script("wandb_sync.py", &folder);
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -172,6 +172,12 @@ impl GrowingFile {
         self.position.unwrap_or(0)
     }
 
+    /// The length that the file has when everything that was appended is in it.
+    #[cfg(feature = "wandb")]
+    pub(super) fn end(&self) -> u64 {
+        self.position.unwrap_or(0) + self.pending.len() as u64
+    }
+
     /// Whether everything that was appended is in the file.
     pub(super) fn is_complete(&self) -> bool {
         self.pending.is_empty() && self.lost == 0
@@ -308,6 +314,28 @@ impl GrowingFile {
         Ok(())
     }
 
+    /// Writes bytes that are only at the end of a complete file: the next bytes that are appended
+    /// replace them. Call this after [`finish`](GrowingFile::finish).
+    #[cfg(feature = "wandb")]
+    pub(super) fn end_with<P>(&mut self, cx: &Cx<P>, bytes: &[u8]) -> Result<()> {
+        let is_complete = self.is_complete() && !self.is_empty();
+        if self.is_off || self.is_waiting(cx) || !is_complete {
+            return Ok(());
+        }
+        match self.make_ready(cx).and_then(|()| self.write_end(bytes)) {
+            Err(error) if self.is_strict => Err(Error::fatal(error)),
+            other => other,
+        }
+    }
+
+    #[cfg(feature = "wandb")]
+    fn write_end(&mut self, bytes: &[u8]) -> Result<()> {
+        let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
+        self.is_torn = true; // so that the next write removes them
+        file.write_at(position, bytes)?;
+        Ok(file.sync()?)
+    }
+
     /// Whether a fit that resumes has not restored the run yet.
     fn is_waiting<P>(&mut self, cx: &Cx<P>) -> bool {
         self.waits &= cx.is_resuming();
@@ -357,11 +385,25 @@ impl GrowingFile {
         if self.pending.is_empty() {
             return Ok(());
         }
+        self.make_ready(cx)?;
+        let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
+        let written = file.write_at(position, &self.pending);
+        self.is_torn = written.is_err();
+        written?;
+        self.position = Some(position + self.pending.len() as u64);
+        self.crc = crc32c::crc32c_append(self.crc, &self.pending);
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Opens the file unless it is open, and removes what a failed write has left at its end.
+    /// Returns an error if the file has other content beyond the position.
+    fn make_ready<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.check_in_place().is_err() {
             self.file = None;
         }
         self.open(cx)?;
-        let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
+        let (Some(file), Some(position)) = (&self.file, self.position) else { return Ok(()) };
         let length = file.length()?;
         if length > position && self.is_torn {
             file.cut(position)?;
@@ -372,12 +414,6 @@ impl GrowingFile {
             );
             return Err(Error::in_file(&self.path, text));
         }
-        let written = file.write_at(position, &self.pending);
-        self.is_torn = written.is_err();
-        written?;
-        self.position = Some(position + self.pending.len() as u64);
-        self.crc = crc32c::crc32c_append(self.crc, &self.pending);
-        self.pending.clear();
         Ok(())
     }
 
@@ -474,12 +510,16 @@ impl GrowingFile {
 
     /// Opens the file, and creates it and its folder if they do not exist.
     fn open_file(&self) -> Result<(Output, u64)> {
-        let folder = folder_of(&self.path);
-        match &self.place {
-            Place::In(root) => create_folders_below(root, folder)?,
-            _ => create_folders(folder)?,
-        }
+        self.create_folder(folder_of(&self.path))?;
         Ok(open_or_create(&self.path)?)
+    }
+
+    /// Creates a folder, without following links within the run folder.
+    pub(super) fn create_folder(&self, folder: &Path) -> Result<()> {
+        match &self.place {
+            Place::In(root) => Ok(create_folders_below(root, folder)?),
+            _ => Ok(create_folders(folder)?),
+        }
     }
 }
 

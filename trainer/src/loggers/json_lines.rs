@@ -21,11 +21,9 @@ use crate::prelude::own::*;
 /// strings `"NaN"`, `"inf"` and `"-inf"`. The time is in seconds since the Unix epoch. A text is a
 /// string; a histogram is an object with `min`, `max`, `count`, `sum`, `sum_squares`, `limits` and
 /// `counts`; images are left out. In Python,
-/// `pandas.read_json("records.jsonl", lines=True)` reads the file, and [a
-/// script](crate::guide::records#trackio-and-weights--biases) uploads it to Weights & Biases.
+/// `pandas.read_json("records.jsonl", lines=True)` reads the file.
 ///
 /// A resumed run continues the file without missing or duplicate lines.
-#[doc(alias = "WandbLogger")]
 #[derive(Debug)]
 pub struct JsonLines {
     file: GrowingFile,

@@ -95,10 +95,13 @@ mod growing_file;
 mod json_lines;
 #[cfg(feature = "mlflow")]
 mod ml_flow;
+mod proto;
 mod report;
 mod tape_file;
 mod tensor_board;
 mod to_file;
+#[cfg(feature = "wandb")]
+mod wandb;
 
 pub use axis::Axis;
 pub use console::Console;
@@ -111,6 +114,8 @@ pub use report::Report;
 pub use tape_file::TapeFile;
 pub use tensor_board::TensorBoard;
 pub use to_file::ToFile;
+#[cfg(feature = "wandb")]
+pub use wandb::Wandb;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

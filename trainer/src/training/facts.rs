@@ -178,5 +178,5 @@ fn of_optimizers(optimizers: &Optimizers, audience: Audience) -> BTreeMap<String
     values
 }
 
-#[cfg(all(test, feature = "dashboard", feature = "mlflow", feature = "system"))]
+#[cfg(all(test, feature = "dashboard", feature = "mlflow", feature = "system", feature = "wandb"))]
 mod tests;

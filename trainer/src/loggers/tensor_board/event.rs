@@ -1,6 +1,6 @@
 //! The events in TensorBoard's event files.
 
-use super::proto::{Message, frame};
+use crate::loggers::proto::Message;
 use crate::{Histogram, Hyperparameter, Image, Phase, Record, Span};
 
 /// A buffer of events with the same step and time.
@@ -122,4 +122,29 @@ fn image_message(image: &Image) -> Option<Message> {
     let png = image.png().ok()?;
     let message = Message::default().integer(1, u64::from(image.height)).integer(2, u64::from(image.width));
     Some(message.integer(3, u64::from(image.channels)).field(4, png))
+}
+
+/// Appends a message to the bytes of an event file in TensorFlow's `TFRecord` format: the length
+/// and the content, each followed by a masked CRC-32C.
+fn frame(bytes: &mut Vec<u8>, message: &Message) {
+    let length = (message.bytes().len() as u64).to_le_bytes();
+    bytes.extend(length);
+    bytes.extend(masked(&length));
+    bytes.extend(message.bytes());
+    bytes.extend(masked(message.bytes()));
+}
+
+fn masked(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_masked_as_in_tensorflow() {
+        // The length of the version event at the beginning of TensorFlow's event files: 24 bytes.
+        assert_eq!(masked(&24_u64.to_le_bytes()), [0xa3, 0x7f, 0x4b, 0x22]);
+    }
 }

@@ -1,7 +1,6 @@
 //! [`TensorBoard`]: event files for TensorBoard.
 
 mod event;
-mod proto;
 
 use std::path::PathBuf;
 use std::time::SystemTime;

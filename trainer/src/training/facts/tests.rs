@@ -12,7 +12,7 @@ use super::Audience;
 use crate::TrainerBuilder;
 use crate::hook::Discover;
 use crate::hooks::*;
-use crate::loggers::{Console, Csv, JsonLines, MlFlow, TensorBoard};
+use crate::loggers::{Console, Csv, JsonLines, MlFlow, TensorBoard, Wandb};
 use crate::metrics::{Accuracy, MetricHook};
 use crate::modules::{Named, Naming, Patterns};
 use crate::optim::*;
@@ -549,6 +549,7 @@ fn observers() -> Vec<Case> {
         hooks("JsonLines", "", ["a", "b"].map(JsonLines::at)),
         hooks("MlFlow", "", ["http://a", "http://b"].map(MlFlow::new)),
         hooks("TensorBoard", "", ["a", "b"].map(TensorBoard::at)),
+        hooks("Wandb", "", ["a", "b"].map(Wandb::new)),
         hooks("Progress", "", [true, false].map(|on| Progress::new().table(on))),
         hooks("Dashboard", "", [true, false].map(|on| Dashboard::with(Progress::new().table(on)))),
         hooks("ModelSummary", "", [true, false].map(|on| ModelSummary::new().quiet(on))),

@@ -1,4 +1,4 @@
-//! The part of the protocol buffer wire format that event files need.
+//! The part of the protocol buffer wire format that the files of loggers need.
 
 /// A message that is being written.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ impl Message {
     }
 
     fn key(&mut self, field: u8, wire_type: u8) {
-        self.0.push(field << 3 | wire_type);
+        self.varint(u64::from(field) << 3 | u64::from(wire_type));
     }
 
     fn varint(&mut self, mut number: u64) {
@@ -63,20 +63,6 @@ impl Message {
     }
 }
 
-/// Appends a message to the bytes of an event file in TensorFlow's `TFRecord` format: the length
-/// and the content, each followed by a masked CRC-32C.
-pub(super) fn frame(bytes: &mut Vec<u8>, message: &Message) {
-    let length = (message.bytes().len() as u64).to_le_bytes();
-    bytes.extend(length);
-    bytes.extend(masked(&length));
-    bytes.extend(message.bytes());
-    bytes.extend(masked(message.bytes()));
-}
-
-fn masked(bytes: &[u8]) -> [u8; 4] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,11 +75,7 @@ mod tests {
         let message = Message::default().float(2, 1.0).double(1, -2.0).doubles(6, [0.0].into_iter());
         let expected = b"\x15\0\0\x80\x3f\x09\0\0\0\0\0\0\0\xc0\x32\x08\0\0\0\0\0\0\0\0";
         assert_eq!(message.bytes(), expected);
-    }
-
-    #[test]
-    fn checksums_are_masked_as_in_tensorflow() {
-        // The length of the version event at the beginning of TensorFlow's event files: 24 bytes.
-        assert_eq!(masked(&24_u64.to_le_bytes()), [0xa3, 0x7f, 0x4b, 0x22]);
+        // From field 16 on, the key takes two bytes.
+        assert_eq!(Message::default().field(17, "x").bytes(), b"\x8a\x01\x01x");
     }
 }
