@@ -11,6 +11,7 @@ The folder is created by a rename, so it is never incomplete.
 """
 
 import hashlib
+import json
 import os
 import pathlib
 import platform
@@ -22,59 +23,28 @@ import tempfile
 import time
 import zipfile
 
-VERSION = "2.13.0"  # what tch 0.26.0 links against
-REQUIREMENTS = f"""
-torch=={VERSION} --hash=sha256:60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818547e25075fe3cb7
-nvidia-cuda-cupti==13.0.85 --hash=sha256:4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8
-nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
-"""
-# What torch requires besides for NVIDIA GPUs, without what only Python uses. The last two have headers that CUDA's
-# and libtorch's own headers include.
-CUDA_REQUIREMENTS = """
-nvidia-cublas==13.1.1.3 --hash=sha256:37936a16db8fe4ac1f065c2139360608a543a09275cb1a1af612e08cfa065436
-nvidia-cuda-nvrtc==13.0.88 --hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575
-nvidia-cudnn-cu13==9.20.0.48 --hash=sha256:0c45dd8eeb50b603f07995b1b300c62ffe6a1980482b82b3bcf94a4ca9d49304
-nvidia-cufft==12.0.0.61 --hash=sha256:6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3
-nvidia-cufile==1.15.1.6 --hash=sha256:08a3ecefae5a01c7f5117351c64f17c7c62efa5fffdbe24fc7d298da19cd0b44
-nvidia-curand==10.4.0.35 --hash=sha256:1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc
-nvidia-cusolver==12.0.4.66 --hash=sha256:0a759da5dea5c0ea10fd307de75cdeb59e7ea4fcb8add0924859b944babf1112
-nvidia-cusparse==12.6.3.3 --hash=sha256:2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b
-nvidia-cusparselt-cu13==0.8.1 --hash=sha256:786ce87568c303fadb5afcc7102d454cd3040d75f6f8626f5db460d1871f4dd0
-nvidia-nccl-cu13==2.29.7 --hash=sha256:edd81538446786ec3b73972543e53bb43bcaf0bfc8ef76cb679fcc390ffe136d
-nvidia-nvjitlink==13.5.37 --hash=sha256:280d7cb9649704145f074b8dbde500de04ce02d0872e066e20a83c17bcaa93eb
-nvidia-nvshmem-cu13==3.4.5 --hash=sha256:290f0a2ee94c9f3687a02502f3b9299a9f9fe826e6d0287ee18482e78d495b80
-nvidia-cuda-crt==13.0.88 --hash=sha256:2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4
-nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
-"""
+# The version that tch 0.26.0 links against, the wheels with their hashes, and the libraries that a build consists of.
+# The command `trainer libtorch` reads the same file. torch for NVIDIA GPUs needs further wheels; the last two of them
+# have headers that CUDA's and libtorch's own headers include, and what only Python uses is left out.
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = json.loads((ROOT / "trainer/cli/src/libtorch/builds.json").read_text())
+VERSION, CPU, CUDA = DATA["version"], DATA["cpu"], DATA["cuda"]
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17, 12)] + ["manylinux2014_x86_64"]
 
 # libtorch_cpu.so needs the last two to load, with or without a GPU.
-LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcupti.so.13", "libcudart.so.13"]
-# libtorch_cuda.so and what it is linked against.
-LINKED_CUDA_LIBRARIES = [
-    *("libtorch_cuda.so", "libc10_cuda.so", "libtorch_nvshmem.so", "libnvshmem_host.so.3", "libnccl.so.2"),
-    *("libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcufile.so.0", "libcurand.so.10"),
-    *("libcusolver.so.12", "libcusparse.so.12", "libcusparseLt.so.0", "libnvJitLink.so.13"),
-]
-# What it and cuDNN load while a program runs, so that no library names them.
-LOADED_CUDA_LIBRARIES = [
-    *("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0"),
-    *("libcudnn_adv.so.9", "libcudnn_cnn.so.9", "libcudnn_engines_precompiled.so.9"),
-    *("libcudnn_engines_runtime_compiled.so.9", "libcudnn_graph.so.9", "libcudnn_heuristic.so.9", "libcudnn_ops.so.9"),
-]
+LIBRARIES = CPU["libraries"]
+# libtorch_cuda.so and what it is linked against; what it and cuDNN load while a program runs, so that no library names
+# them.
+LINKED_CUDA_LIBRARIES, LOADED_CUDA_LIBRARIES = CUDA["linked_libraries"], CUDA["loaded_libraries"]
 CUDA_LIBRARIES = LINKED_CUDA_LIBRARIES + LOADED_CUDA_LIBRARIES
 # The folder of CUDA's C++ library, whose headers CUDA's other headers include without it.
 CCCL = "nvidia/cu13/include/cccl/"
 
 # The hash of the files that the wheels for the CPU contain: see `digest`. After an update, `verify` prints the new one.
-CPU_DIGEST = "7e94d1067d30d616e5c7ee4bf5e6f7e811c115d53de4783556cf591a581e3faa"
+CPU_DIGEST = CPU["digest"]
 
 BUILDS = {"cpu": "the CPU", "cuda": "the CPU and NVIDIA GPUs"}
-DOWNLOADED = {"cpu": "540 MB", "cuda": "2.5 GB"}
-# The bytes that a build takes while it is unpacked, with the largest wheel beside it.
-NEEDED = {"cpu": 1_600_000_000, "cuda": 5_000_000_000}
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "libtorch"
 # Read by cargo through the `include` of .cargo/config.toml; LIBTORCH in the environment takes precedence.
 CARGO_CONFIG = '[env]\nLIBTORCH = { value = "libtorch", relative = true }\n'
@@ -214,10 +184,10 @@ def create(build, scratch):
     """Creates the folder of libtorch in `scratch`, and returns it."""
     folder = scratch / "libtorch"
     (folder / "lib").mkdir(parents=True)
-    requirements = (REQUIREMENTS + (CUDA_REQUIREMENTS if build == "cuda" else "")).split("\n")
+    requirements = CPU["wheels"] + (CUDA["wheels"] if build == "cuda" else [])
     libraries = LIBRARIES + (CUDA_LIBRARIES if build == "cuda" else [])
     # One wheel at a time: all of them beside the unpacked files take 2 GB more.
-    for requirement in filter(None, requirements):
+    for requirement in requirements:
         print(f"libtorch: {requirement.split()[0]}", flush=True)
         wheel = download(requirement, scratch / "wheel")
         unpack(wheel, folder, libraries, build == "cuda")
@@ -255,9 +225,11 @@ def main():
         if time.time() - left.stat().st_mtime > 3600:
             shutil.rmtree(left, ignore_errors=True)
     free = shutil.disk_usage(ROOT).free
-    if free < NEEDED[build]:
-        fail(f"unpacking needs {NEEDED[build] / 1e9:.1f} GB in {ROOT}, but only {free / 1e9:.1f} GB are free: free some space")
-    print(f"libtorch: downloading {VERSION} for {BUILDS[build]} ({DOWNLOADED[build]}, once) into {TARGET}")
+    # While it is unpacked, with the largest wheel beside it.
+    needed, size = DATA[build]["needed"] / 1e9, DATA[build]["downloaded"] / 1e9
+    if free / 1e9 < needed:
+        fail(f"unpacking needs {needed:.1f} GB in {ROOT}, but only {free / 1e9:.1f} GB are free: free some space")
+    print(f"libtorch: downloading {VERSION} for {BUILDS[build]} ({size:.1f} GB, once) into {TARGET}")
     with tempfile.TemporaryDirectory(prefix=".libtorch-", dir=ROOT) as scratch:
         scratch = pathlib.Path(scratch)
         folder = create(build, scratch)

@@ -14,9 +14,6 @@ use crate::output::{BAD, Failure, GOOD, Output};
 /// The oldest version of Rust, as in `Cargo.toml`.
 const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// The version of libtorch that tch is made for.
-const LIBTORCH: &str = "2.13.0";
-
 /// Variables with which a launcher tells a process its rank. A program that is started with some of
 /// them waits for the other ranks.
 const OF_LAUNCHERS: [&str; 7] = [
@@ -147,8 +144,8 @@ fn field<'v, 't>(value: &'v DeValue<'t>, name: &str) -> Option<&'v DeValue<'t>> 
 }
 
 fn libtorch(folder: &Path) -> Result<Finding, Failure> {
-    const GET: &str = "run `make libtorch` in a clone of `trainer`, and name its folder `libtorch` in the variable LIBTORCH or in \
-                       `.cargo/config.toml`, as an absolute path";
+    const GET: &str = "run `trainer libtorch`, and name the folder that it prints in the variable LIBTORCH or in \
+                       `.cargo/config.toml`";
     let Some((path, named)) = named_libtorch(folder)? else {
         return Ok(Finding::new("libtorch", "named nowhere", Some(GET.to_owned())));
     };
@@ -158,8 +155,9 @@ fn libtorch(folder: &Path) -> Result<Finding, Failure> {
         return Ok(Finding::new("libtorch", format!("no `build-version` in {found}"), Some(GET.to_owned())));
     }
     let version = read_text(&file)?.trim().to_owned();
-    let is_right = version.split('+').next() == Some(LIBTORCH);
-    let remedy = (!is_right).then(|| format!("version {LIBTORCH} is needed: {GET}"));
+    let needed = crate::libtorch::version();
+    let is_right = version.split('+').next() == Some(&needed);
+    let remedy = (!is_right).then(|| format!("version {needed} is needed: {GET}"));
     Ok(Finding::new("libtorch", format!("{version} in {found}"), remedy))
 }
 
@@ -168,7 +166,7 @@ fn gpu() -> Finding {
     let line = first_line("nvidia-smi", &["--query-gpu=name,driver_version", "--format=csv,noheader"]);
     let found = line.map_or_else(
         || "none that `nvidia-smi` sees: programs train on the CPU".to_owned(),
-        |line| format!("{line} (driver); libtorch for it: `make libtorch CUDA=1`"),
+        |line| format!("{line} (driver); libtorch for it: `trainer libtorch --cuda`"),
     );
     Finding::new("GPU", found, None)
 }

@@ -5,6 +5,7 @@ mod compare;
 mod diff;
 mod doctor;
 mod facts;
+mod libtorch;
 mod new;
 mod output;
 mod program;
@@ -45,6 +46,16 @@ enum Action {
         /// was built from
         #[arg(long, value_name = "FOLDER")]
         clone: Option<PathBuf>,
+    },
+    /// Downloads libtorch into the user's cache, once for all projects; continues if interrupted
+    #[cfg(feature = "download")]
+    Libtorch {
+        /// The build for NVIDIA GPUs, which trains on the CPU too
+        #[arg(long)]
+        cuda: bool,
+        /// The index of Python packages. Every file is compared with the hash in this command
+        #[arg(long, value_name = "URL", default_value = "https://pypi.org/simple")]
+        index: String,
     },
     /// Looks for what a build and a run need, and says what to do. Exits with 1 if something is
     /// wrong
@@ -156,6 +167,8 @@ fn main() -> ExitCode {
     let mut out = Output::new(json);
     let done = match action {
         Action::New { folder, clone } => new::run(&folder, clone.as_deref(), &mut out),
+        #[cfg(feature = "download")]
+        Action::Libtorch { cuda, index } => libtorch::run(cuda, &index, &mut out),
         Action::Doctor { folder } => match std::path::absolute(&folder) {
             Ok(folder) => doctor::run(&folder, &mut out),
             Err(error) => Err(Failure::new(error)),

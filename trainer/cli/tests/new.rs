@@ -36,6 +36,14 @@ fn a_project_has_its_own_names_and_the_paths_of_the_clone() {
     assert!(
         read("src/lib.rs").contains("use my_run_hooks as _;") && read("README.md").starts_with("# my-run\n")
     );
+    let workflow = read(".github/workflows/test.yml");
+    assert!(workflow.contains("key: libtorch-2.13.0\n") && workflow.contains("\n  LIBRARY: "), "{workflow}");
+    assert!(!workflow.contains("LIBRARY_URL"), "{workflow}");
+    // What the workflow looks for in the manifest is there.
+    assert!(
+        workflow.contains("'s|^trainer = { path = .*|")
+            && read("Cargo.toml").contains("\ntrainer = { path = ")
+    );
     assert!(read("hooks.lock").contains("my_run_hooks::gradient_norm | &"));
     let trainer = clone().canonicalize().unwrap().join("trainer");
     assert!(read("Cargo.toml").contains(&format!("trainer = {{ path = {:?} }}", trainer.to_str().unwrap())));
@@ -92,7 +100,7 @@ fn the_doctor_names_what_is_wrong_and_how_to_mend_it() {
 
     let (found, remedy) = finding(&doctor(".", &[]), "libtorch");
     assert_eq!(found, "named nowhere");
-    assert!(remedy.starts_with("run `make libtorch`"), "{remedy}");
+    assert!(remedy.starts_with("run `trainer libtorch`"), "{remedy}");
     scratch.write("right/libtorch/build-version", "2.13.0+cpu\n");
     scratch.write("right/.cargo/config.toml", "include = [{ path = \"more.toml\", optional = true }]\n");
     scratch.write("right/.cargo/more.toml", "[env]\nLIBTORCH = { value = \"libtorch\", relative = true }\n");
