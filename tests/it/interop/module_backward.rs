@@ -95,7 +95,7 @@ fn backward_moments_are_the_calls_of_torchs_hooks_in_their_order() {
         let ours = std::mem::take(&mut *grads.lock().unwrap());
         assert_eq!(ours.len(), theirs.len(), "{kind}");
         for (name, grad) in theirs {
-            // The processes multiply matrices at different addresses, which may change the last bit.
+            // The last bit of a product can differ between the two processes.
             assert!(distance(&ours[&name], &grad) < 1e-6, "{kind}: the gradient of {name}");
         }
     }
