@@ -11,6 +11,7 @@ mod loggers;
 mod lora;
 pub(crate) mod methods;
 mod metrics;
+mod migration;
 mod models;
 mod module_backward;
 mod resnet18;

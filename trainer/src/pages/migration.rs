@@ -13,6 +13,9 @@
 #[cfg(doc)]
 use crate::{data::InMemory, *};
 
+#[doc = trainer_macros::migration_page!(pytorch)]
+pub mod pytorch {}
+
 #[doc = trainer_macros::migration_page!(trainer_tools)]
 pub mod trainer_tools {}
 
