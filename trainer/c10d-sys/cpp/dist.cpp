@@ -292,14 +292,28 @@ char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, 
   });
 }
 
-// Broadcasts several tensors, coalesced into a few large messages.
+// Broadcasts several tensors: large ones in place, without a copy, and small ones coalesced into a few
+// messages.
 char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, int32_t root) {
   return guarded([&] {
     at::NoGradGuard guard;
-    std::vector<at::Tensor> list;
-    list.reserve(count);
-    for (size_t i = 0; i < count; i++) list.push_back(tensors[i]->detach());
-    c10d::broadcast_coalesced(world->group(kData), list, 25 << 20, root);
+    const size_t large = 1 << 20;  // bytes
+    const auto& group = world->group(kData);
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> small;
+    std::vector<c10::intrusive_ptr<c10d::Work>> sent;
+    for (size_t i = 0; i < count; i++) {
+      std::vector<at::Tensor> one{tensors[i]->detach()};
+      if (one[0].nbytes() < large) {
+        small.push_back(one[0]);
+      } else {
+        sent.push_back(group->broadcast(one, options));
+        count_change(one);
+      }
+    }
+    if (!small.empty()) c10d::broadcast_coalesced(group, small, large, root);
+    for (auto& work : sent) work->wait();
   });
 }
 
