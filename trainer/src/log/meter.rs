@@ -483,6 +483,12 @@ pub(crate) struct MeterState {
 }
 
 impl MeterState {
+    /// Empties the running reductions: the metric counts as logged, by another rank.
+    pub(super) fn empty(&mut self) {
+        let none = SumState::of(&Sum::default());
+        (self.pass, self.window) = (none, none);
+    }
+
     /// Returns the state of a meter. Adds its unread tensors, by name, to `tensors`.
     pub(super) fn of(meter: &Meter, reader: &Reader, tensors: &mut Vec<(String, Tensor)>) -> Result<Self> {
         let last = meter.last.as_ref().map(|value| reader.number(value)).transpose()?;

@@ -460,10 +460,11 @@ impl LogState {
         self
     }
 
-    /// Removes the running reductions and the media that are waiting for a record. After a resume
-    /// with a different number of ranks, only rank 0 has them.
+    /// Empties the running reductions, and removes the media that are waiting for a record. After a
+    /// resume with a different number of ranks, only rank 0 has them. The other ranks keep the names,
+    /// which must be the same on all ranks at the end of a pass.
     pub(crate) fn of_another_rank(mut self) -> Self {
-        self.meters.clear();
+        self.meters.iter_mut().for_each(MeterState::empty);
         self.records.forget_media();
         self
     }
