@@ -29,6 +29,7 @@ mod discovery;
 mod distillation;
 #[cfg(target_os = "linux")]
 mod distributed;
+mod divided;
 mod early_stopping;
 mod error_attribution;
 mod errors;

@@ -13,6 +13,7 @@ use trainer::hooks::{
     Amp, Checkpoint, DataParallel, EarlyStopping, Ema, GradientNoise, LocalSgd, ReduceOnPlateau, Swa,
 };
 use trainer::metrics::{MeanSquaredError, Metric};
+use trainer::modules::Named;
 use trainer::prelude::*;
 use trainer::testing::Ranks;
 use trainer::{Span, TrainerBuilder};
@@ -25,7 +26,7 @@ pub(crate) type Tokens = (Tensor, Tensor, Tensor);
 /// Two layers, with one shared optimizer or one each.
 pub(crate) struct Net {
     vars: nn::VarStore,
-    left: nn::Linear,
+    left: Named<nn::Linear>,
     right: nn::Linear,
     /// An additional layer and a threshold. The layer adds to the predictions of the tokens whose
     /// first input exceeds the threshold, and is not called if a batch has no such token.
@@ -42,7 +43,7 @@ impl Net {
         let mut vars = nn::VarStore::new(Device::Cpu);
         let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
         vars.set_kind(kind);
-        let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
+        let left = nn::linear(vars.root() / "left", 4, 8, Default::default()).named(vars.root() / "left");
         if scene.is_here("other_model") {
             let _ = vars.root().zeros("extra", &[3]);
         }
@@ -402,8 +403,11 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     builder = if scene.is("turns") || scene.is("gan") {
         builder.optimizer_of("left", optimizer(scene)).optimizer_of("right", optimizer(scene))
     } else {
-        builder.optimizer(optimizer(scene)).clip_grad_norm(0.5)
+        builder.optimizer(optimizer(scene))
     };
+    if !(scene.is("turns") || scene.is("gan") || scene.is("unclipped")) {
+        builder = builder.clip_grad_norm(0.5);
+    }
     builder = with_optimizer_hooks(scene, builder);
     if let Some(batches) = scene.value("accumulate") {
         builder = builder.accumulate(batches);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use trainer::TrainerBuilder;
-use trainer::hooks::{Ema, HyperparameterSchedule};
+use trainer::hooks::{ActivationCheckpointing, Ema, HyperparameterSchedule};
 use trainer::optim::{Adagrad, Adam, Custom, Group, Lion, Muon, RmsProp, Sharded, Tch};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -29,6 +29,11 @@ pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
         () if scene.is_here("other_rate") => Box::new(AdamW::new(2e-2)),
         () => Box::new(AdamW::new(1e-2)),
     };
+    if scene.is("divided") {
+        let bytes = scene.value("divided").unwrap_or(4 << 20);
+        let divided = Sharded::new(optimizer).gradients(true).bucket_bytes(bytes);
+        return Box::new(divided.once_per_window(scene.is("once")));
+    }
     if scene.is("sharded") { Box::new(Sharded::new(optimizer)) } else { optimizer }
 }
 
@@ -48,6 +53,9 @@ pub(crate) fn with_optimizer_hooks(scene: &Scene, mut builder: TrainerBuilder<Ne
         builder = builder.on::<BeforeOptStep>("drop", |cx| {
             if cx.counters().batches_seen % 3 == 1 { cx.drop_grads() } else { Ok(()) }
         });
+    }
+    if scene.is("recompute") {
+        builder = builder.hook(ActivationCheckpointing::new("left"));
     }
     if scene.is("hooks") {
         builder = builder.hook(Ema::new(0.9)).hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(5)));

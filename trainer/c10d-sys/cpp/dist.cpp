@@ -34,6 +34,7 @@
 #include <sys/resource.h>
 
 #include "counted.h"
+#include "exchange.h"
 #include "guarded.h"
 
 namespace {
@@ -501,4 +502,49 @@ char* trainer_reducer_free(std::shared_ptr<DdpReducer>* it) {
     delete it;
   });
 }
+
+// Creates an exchange of the gradients of these parameters, each of which belongs to the rank `owners`.
+char* trainer_exchange_new(World* world, at::Tensor** params, const int32_t* owners, size_t count,
+                           int64_t bucket_bytes, Exchange** made) {
+  return guarded([&] {
+    auto it = std::make_unique<Exchange>();
+    it->rank = world->rank;
+    it->size = world->size;
+    it->bucket_bytes = bucket_bytes;
+    std::vector<size_t> by;
+    for (size_t i = 0; i < count; i++) {
+      it->parameters.emplace_back();
+      it->parameters.back().tensor = *params[i];
+      it->parameters.back().owner = owners[i];
+      by.push_back(count - 1 - i);
+    }
+    it->divide(by);
+    *made = it.release();
+  });
+}
+
+// Begins a backward pass. With `has_sums`, the gradients that exist are the sums of earlier passes.
+// Without `has_rows`, those of this rank are 0 and do not count. Without `may_wait`, no gradient waits
+// for another rank before the pass has ended.
+char* trainer_exchange_begin(Exchange* it, bool has_sums, bool has_rows, bool may_wait) {
+  return guarded([&] { it->begin(has_sums, has_rows, may_wait); });
+}
+
+// Notes that the gradient of a parameter has been accumulated in the pass that has begun.
+char* trainer_exchange_ready(World* world, Exchange* it, size_t nth) {
+  return guarded([&] { it->ready(world->group(kData), nth); });
+}
+
+// Ends a backward pass: each owner has the sums of its gradients, and no other rank has them. Writes the
+// number of gradients that the pass has computed on this rank.
+char* trainer_exchange_finish(World* world, Exchange* it, size_t* computed) {
+  return guarded([&] { *computed = it->finish(world->group(kData)); });
+}
+
+// Forgets a pass that has failed.
+char* trainer_exchange_abandon(Exchange* it) {
+  return guarded([&] { it->abandon(); });
+}
+
+void trainer_exchange_free(Exchange* it) { delete it; }
 }

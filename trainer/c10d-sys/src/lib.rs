@@ -87,6 +87,24 @@ unsafe extern "C" {
     pub fn trainer_reducer_finish(it: *mut c_void) -> *mut c_char;
     pub fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
     pub fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
+    pub fn trainer_exchange_new(
+        world: *mut c_void,
+        params: *const *mut C_tensor,
+        owners: *const i32,
+        count: usize,
+        bucket_bytes: i64,
+        made: *mut *mut c_void,
+    ) -> *mut c_char;
+    pub fn trainer_exchange_begin(
+        it: *mut c_void,
+        has_sums: bool,
+        has_rows: bool,
+        may_wait: bool,
+    ) -> *mut c_char;
+    pub fn trainer_exchange_ready(world: *mut c_void, it: *mut c_void, nth: usize) -> *mut c_char;
+    pub fn trainer_exchange_finish(world: *mut c_void, it: *mut c_void, computed: *mut usize) -> *mut c_char;
+    pub fn trainer_exchange_abandon(it: *mut c_void) -> *mut c_char;
+    pub fn trainer_exchange_free(it: *mut c_void);
 }
 
 /// Batch normalization with the statistics of all ranks. `weight` and `bias` may be null.

@@ -100,6 +100,11 @@ pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
 
+/// Whether the backward pass of a layer since the forward pass began is a collective.
+pub(super) fn has_outputs() -> bool {
+    CURRENT.with_borrow(|current| !current.outputs.is_empty())
+}
+
 /// Whether this rank has no row in the current batch, and therefore processes rows that do not
 /// count.
 pub(super) fn is_borrowed() -> bool {

@@ -8,6 +8,7 @@
 mod call;
 pub(crate) mod current;
 mod departure;
+mod exchange;
 mod frames;
 mod join;
 mod json;
@@ -24,6 +25,7 @@ mod sync_batch_norm;
 mod watch;
 mod world;
 
+pub(crate) use exchange::{Exchange, Held};
 pub(crate) use frames::{Unequal, both, is_same};
 pub use launch::Launch;
 pub(crate) use launcher_variables::variables;

@@ -10,7 +10,7 @@ use crate::libtorch::TensorList;
 use crate::libtorch::dist::RawReducer;
 
 /// The name that errors use for a backward pass that averages gradients.
-const REDUCTION: &str = "the reduction of the gradients";
+pub(super) const REDUCTION: &str = "the reduction of the gradients";
 
 /// Averages gradients over all ranks while a backward pass computes them: libtorch's
 /// `c10d::Reducer`.
@@ -23,7 +23,7 @@ pub struct Reducer {
 
 /// Returns an error if a parameter is not stored in the same order on all ranks, as libtorch's
 /// reducer requires.
-fn check_layout(links: &Links, names: &[String], list: &TensorList) -> Result<()> {
+pub(super) fn check_layout(links: &Links, names: &[String], list: &TensorList) -> Result<()> {
     let described = |(name, tensor): (&String, &Tensor)| {
         format!("`{name}` is a {} with the strides {:?}", described(tensor), tensor.stride())
     };

@@ -18,7 +18,8 @@ use crate::prelude::own::*;
 ///   `before_opt_step` and around `opt_step` see the averages.
 /// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients
 ///   are averaged at `before_opt_step`, before all other hooks.
-/// - Each part of the model that has its own optimizer has its own reducer.
+/// - Each part of the model that has its own optimizer has its own reducer. An optimizer that [divides
+///   the gradients](crate::optim::Sharded::gradients) averages them itself.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
 ///   before each validation and each checkpoint, and at the end of a fit. The buffers of a
 ///   [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) are the same on all ranks anyway.
@@ -131,7 +132,7 @@ impl DataParallel {
 #[hook(in = stages::Communication, auto = ranks, single, settings, trial)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the graph cannot be
-    /// static.
+    /// static or the gradients cannot be compressed.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();
@@ -140,6 +141,14 @@ impl DataParallel {
                 "`DataParallel::new().static_graph(true)` cannot be used with `StochasticDepth`, which leaves out layers at random: \
                  use `.find_unused(true)` instead",
             ));
+        }
+        for part in cx.parts() {
+            if self.compress.is_some() && cx.optimizer_of(part)?.divided_gradients().is_some() {
+                return Err(Error::msg(
+                    "`DataParallel::new().compress(…)` cannot compress gradients that the optimizer divides among the ranks: remove \
+                     `.compress(…)`, or `.gradients(true)` from `Sharded`",
+                ));
+            }
         }
         Self::broadcast(cx)
     }
@@ -156,6 +165,9 @@ impl DataParallel {
         if !part.is_empty() {
             // Detects that a hook skipped a part on some ranks only.
             world.barrier(&format!("the gradients of {part}"))?;
+        }
+        if cx.optimizer()?.divided_gradients().is_some() {
+            return next.run(cx); // the optimizer averages them
         }
         let vars = cx.vars();
         let own = || vars.parameters().filter(|var| var.tensor.requires_grad() && var.is_in(&part));

@@ -324,7 +324,15 @@ impl NanGuard {
             if !cx.counters().optimizer_steps.is_multiple_of(self.every) {
                 return next.run(cx);
             }
-            let gradients = if self.checks_grads { bad_gradients(cx)? } else { Vec::new() };
+            let mut gradients = if self.checks_grads { bad_gradients(cx)? } else { Vec::new() };
+            // Each rank has gradients of its own, so each of them skips the step, or none does.
+            if self.checks_grads
+                && cx.grads_are_divided()
+                && cx.world().any("a gradient that is NaN or infinite", !gradients.is_empty())?
+                && gradients.is_empty()
+            {
+                gradients.push("another rank".to_owned());
+            }
             let buffers = if self.checks_buffers { bad_buffers(cx)? } else { Vec::new() };
             let what = match () {
                 () if !gradients.is_empty() => format!("the gradients of {}", gradients.join(", ")),

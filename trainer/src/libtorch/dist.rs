@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::Tensor;
 use trainer_c10d_sys::{
-    RawBatchNorm, WorldOptions, trainer_interface_address, trainer_open_files, trainer_reducer_check,
-    trainer_reducer_compress, trainer_reducer_finish, trainer_reducer_free, trainer_reducer_new,
-    trainer_reducer_prepare, trainer_reducer_set_static, trainer_store_free, trainer_store_get,
-    trainer_store_new, trainer_store_set, trainer_world_all_gather, trainer_world_all_reduce,
-    trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close, trainer_world_connect,
-    trainer_world_count, trainer_world_get, trainer_world_leave, trainer_world_open,
+    RawBatchNorm, WorldOptions, trainer_exchange_abandon, trainer_exchange_begin, trainer_exchange_finish,
+    trainer_exchange_free, trainer_exchange_new, trainer_exchange_ready, trainer_interface_address,
+    trainer_open_files, trainer_reducer_check, trainer_reducer_compress, trainer_reducer_finish,
+    trainer_reducer_free, trainer_reducer_new, trainer_reducer_prepare, trainer_reducer_set_static,
+    trainer_store_free, trainer_store_get, trainer_store_new, trainer_store_set, trainer_world_all_gather,
+    trainer_world_all_reduce, trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close,
+    trainer_world_connect, trainer_world_count, trainer_world_get, trainer_world_leave, trainer_world_open,
     trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_shared, trainer_world_shared,
 };
 use trainer_sys::trainer_free;
@@ -406,5 +407,70 @@ impl Drop for RawReducer {
     fn drop(&mut self) {
         // SAFETY: it is not used again.
         let _ = outcome(unsafe { trainer_reducer_free(self.it) });
+    }
+}
+
+/// An exchange of gradients that are divided among the ranks.
+#[derive(Debug)]
+pub(crate) struct RawExchange {
+    it: *mut c_void,
+    group: Group,
+}
+
+// SAFETY: the mutex of the group serializes all calls, which may come from the threads of a backward
+// pass.
+unsafe impl Send for RawExchange {}
+// SAFETY: as above.
+unsafe impl Sync for RawExchange {}
+
+impl RawExchange {
+    /// Creates an exchange of the gradients of these parameters, each of which belongs to a rank.
+    pub(crate) fn new(group: &Group, params: &TensorList, owners: &[i32], bucket_bytes: i64) -> Result<Self> {
+        assert_eq!(params.handles.len(), owners.len());
+        let mut it = std::ptr::null_mut();
+        // SAFETY: the handles are alive, and their number is passed, which is that of the owners;
+        // the shim writes a handle if it returns null.
+        group.with(|world| unsafe {
+            trainer_exchange_new(
+                world,
+                params.handles.as_ptr(),
+                owners.as_ptr(),
+                owners.len(),
+                bucket_bytes,
+                &raw mut it,
+            )
+        })?;
+        Ok(RawExchange { it, group: group.clone() })
+    }
+
+    pub(crate) fn begin(&self, has_sums: bool, has_rows: bool, may_wait: bool) -> Result<()> {
+        // SAFETY: the handle is alive.
+        self.group.with(|_| unsafe { trainer_exchange_begin(self.it, has_sums, has_rows, may_wait) })
+    }
+
+    /// Notes that the gradient of the parameter with this index, which must exist, is there.
+    pub(crate) fn ready(&self, nth: usize) -> Result<()> {
+        // SAFETY: both handles are alive, and the caller guarantees that the parameter exists.
+        self.group.with(|world| unsafe { trainer_exchange_ready(world, self.it, nth) })
+    }
+
+    /// Ends a pass, and returns the number of gradients that this rank has computed in it.
+    pub(crate) fn finish(&self) -> Result<usize> {
+        let mut computed = 0;
+        // SAFETY: both handles are alive; the shim writes a number.
+        self.group.with(|world| unsafe { trainer_exchange_finish(world, self.it, &raw mut computed) })?;
+        Ok(computed)
+    }
+
+    pub(crate) fn abandon(&self) {
+        // SAFETY: the handle is alive.
+        let _ = self.group.with(|_| unsafe { trainer_exchange_abandon(self.it) });
+    }
+}
+
+impl Drop for RawExchange {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        unsafe { trainer_exchange_free(self.it) };
     }
 }

@@ -84,8 +84,18 @@ thread_local! {
     static NOTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-unsafe extern "C" fn notes(_: *const c_void, _: *mut *mut c_char) {
+unsafe extern "C" {
+    fn strdup(text: *const c_char) -> *mut c_char;
+}
+
+/// Refuses the second gradient.
+unsafe extern "C" fn notes(_: *const c_void, is_defined: bool, message: *mut *mut c_char) {
+    assert!(is_defined);
     NOTED.set(NOTED.get() + 1);
+    if NOTED.get() == 2 {
+        // SAFETY: the text ends in a null, and the caller passes a place for it.
+        unsafe { *message = strdup(c"it is refused".as_ptr()) };
+    }
 }
 
 unsafe extern "C" fn forgets(with: *mut c_void) {
@@ -215,7 +225,10 @@ fn call_gradients(called: &mut BTreeSet<String>) {
     succeeds(call!(called, trainer_unscale_grads(std::ptr::from_mut(&mut list()), 0.5, &raw mut finite)));
     assert!(finite);
     let mut norm = null_mut();
-    succeeds(call!(called, trainer_clip_grad_norm(std::ptr::from_mut(&mut list()), 1.0, &raw mut norm)));
+    succeeds(call!(
+        called,
+        trainer_clip_grad_norm(std::ptr::from_mut(&mut list()), 1.0, null(), &raw mut norm)
+    ));
     assert!(owned(norm).double_value(&[]) > 1.0);
     succeeds(call!(called, trainer_clip_grad_value(std::ptr::from_mut(&mut list()), 1e-3)));
     succeeds(call!(called, trainer_drop_grads(of_params.as_ptr(), 3)));
@@ -246,7 +259,11 @@ fn call_gradients(called: &mut BTreeSet<String>) {
     (hidden.sum(Kind::Float) + params[1].sum(Kind::Float)).backward();
     assert_eq!(params[1].grad(), Tensor::full([2, 2], 2.0, FLOAT));
     assert_eq!(NOTED.get(), 1);
+    let backward = || params[1].sum(Kind::Float).f_backward().map_err(|error| error.to_string());
+    assert!(backward().unwrap_err().contains("it is refused"));
     call!(called, trainer_accumulated_free(kept));
+    backward().unwrap();
+    assert_eq!(NOTED.get(), 2);
 
     let before = call!(called, trainer_record_gradients(false));
     assert!(before && !call!(called, trainer_record_gradients(true)));
@@ -536,6 +553,27 @@ fn call_world(called: &mut BTreeSet<String>) {
 
     let params = [Tensor::ones([3], FLOAT).set_requires_grad(true)];
     let of_params = handles(&params);
+    // In buckets of one element, and in one bucket.
+    for bytes in [4, 1 << 20] {
+        let mut exchange = null_mut();
+        succeeds(call!(
+            called,
+            trainer_exchange_new(world, of_params.as_ptr(), [0].as_ptr(), 1, bytes, &raw mut exchange)
+        ));
+        for (has_sums, expected) in [(false, 2.0), (true, 4.0)] {
+            succeeds(call!(called, trainer_exchange_begin(exchange, has_sums, true, true)));
+            params[0].square().sum(Kind::Float).backward();
+            succeeds(call!(called, trainer_exchange_ready(world, exchange, 0)));
+            fails(call!(called, trainer_exchange_ready(world, exchange, 0)), "twice");
+            let mut computed = 0;
+            succeeds(call!(called, trainer_exchange_finish(world, exchange, &raw mut computed)));
+            assert_eq!((computed, params[0].grad()), (1, Tensor::full([3], expected, FLOAT)));
+        }
+        succeeds(call!(called, trainer_exchange_begin(exchange, true, true, true)));
+        succeeds(call!(called, trainer_exchange_abandon(exchange)));
+        assert!(!params[0].grad().defined());
+        call!(called, trainer_exchange_free(exchange));
+    }
     for (is_static, compresses, leaves) in [(false, false, false), (false, true, false), (true, false, true)]
     {
         let mut reducer = null_mut();

@@ -58,13 +58,20 @@ unsafe fn caught<R>(message: *mut *mut c_char, body: impl FnOnce() -> R) -> Opti
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(done) => Some(done),
         Err(payload) => {
-            let text = CString::new(panic_text(&*payload).replace('\0', " ")).unwrap_or_default();
+            let text = message_of(&panic_text(&*payload));
             discard_panic(payload);
             // SAFETY: the caller guarantees that `message` can be written to; the shim frees it.
-            unsafe { *message = strdup(text.as_ptr()) };
+            unsafe { *message = text };
             None
         }
     }
+}
+
+/// Returns a copy of a text that C++ frees.
+fn message_of(text: &str) -> *mut c_char {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    // SAFETY: the text ends in a null.
+    unsafe { strdup(text.as_ptr()) }
 }
 
 /// # Safety
@@ -79,8 +86,8 @@ unsafe extern "C" fn forget<T>(with: *mut c_void) {
     }
 }
 
-/// A callback for a gradient that was accumulated.
-type OnAccumulated = Box<dyn Fn() + Send + Sync>;
+/// A callback that gets whether a gradient was accumulated.
+type OnAccumulated = Box<dyn Fn(bool) -> Result<()> + Send + Sync>;
 
 /// Keeps a callback of [`on_accumulated`]: no call of it begins once the handle is dropped. A call
 /// that is running ends as usual.
@@ -99,7 +106,7 @@ impl Drop for AccumulatedHook {
 }
 
 /// Calls `callback` each time that a backward pass has accumulated the gradient of the leaf, or has
-/// found that it is undefined, on the thread that does so. In contrast to PyTorch's
+/// found that it is undefined, on the thread that does so. An error of the callback ends the pass. In contrast to PyTorch's
 /// `register_post_accumulate_grad_hook`, no lock is held, so `callback` can run a backward pass.
 ///
 /// The handle keeps the leaf alive.
@@ -126,7 +133,11 @@ pub(crate) fn on_accumulated(leaf: &Tensor, callback: OnAccumulated) -> Result<A
 ///
 /// `with` must point to an `OnAccumulated` that has not been passed to `forget`, and `message` must
 /// be valid for writes.
-unsafe extern "C" fn call_accumulated(with: *const c_void, message: *mut *mut c_char) {
+unsafe extern "C" fn call_accumulated(with: *const c_void, is_defined: bool, message: *mut *mut c_char) {
     // SAFETY: the caller guarantees both.
-    unsafe { caught(message, || (*with.cast::<OnAccumulated>())()) };
+    unsafe {
+        if let Some(Err(error)) = caught(message, || (*with.cast::<OnAccumulated>())(is_defined)) {
+            *message = message_of(&error.to_string());
+        }
+    }
 }

@@ -42,11 +42,13 @@ pub(crate) fn unscale_grads(params: &Parameters, factor: f64) -> Result<bool> {
 }
 
 /// Clips the gradients of the parameters by their total norm, and returns the norm before clipping.
-pub(crate) fn clip_grad_norm(params: &Parameters, max_norm: f64) -> Result<Tensor> {
+/// `total` is the norm if they are not all of the gradients that it is taken over.
+pub(crate) fn clip_grad_norm(params: &Parameters, max_norm: f64, total: Option<&Tensor>) -> Result<Tensor> {
+    let total = total.map_or(std::ptr::null(), Tensor::as_ptr);
     let mut norm = std::ptr::null_mut();
     // SAFETY: the handles are alive, and `count` is their number; the shim writes one handle, or
     // leaves null.
-    params.call(|list| unsafe { trainer_clip_grad_norm(list, max_norm, &raw mut norm) })?;
+    params.call(|list| unsafe { trainer_clip_grad_norm(list, max_norm, total, &raw mut norm) })?;
     // SAFETY: without a message there is a handle, which nothing else owns.
     Ok(unsafe { Tensor::from_ptr(norm) })
 }

@@ -303,8 +303,8 @@ impl<T: Task> TrainerBuilder<T> {
             modules::unmatched(hooks.iter(), &vars, &mut mistakes);
         }
         let device = store.device();
-        modules::in_the_pass(device, hooks.iter(), &mut mistakes);
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
+        modules::in_the_pass(device, self.optimizers.divide(), hooks.iter(), &mut mistakes);
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&mut self.hyperparameters, &recorded, &mut mistakes);
         let goals = goals(&instances, &mut mistakes);

@@ -9,9 +9,9 @@ use crate::hook::table::{module_moments, moments_in_the_pass};
 use crate::lifecycle::at;
 use crate::model::vars::Vars;
 use crate::modules::{ModulePattern, all_names};
-use crate::moment::Moment;
+use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
-use crate::run::dispatch::needs_the_cpu;
+use crate::run::dispatch::{needs_the_cpu, needs_whole_gradients};
 use crate::run::reports::Reports;
 use crate::run::{Hook, Modules, RunHooks};
 
@@ -66,18 +66,23 @@ pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, vars: &Vars, 
 const NO_PARAMETERS: &str = "no parameter has a name that begins with that of such a module: name a module with the path of its \
                              variables";
 
-/// Reports hooks that fire while the backward pass runs, if it is not on the CPU.
+/// Reports hooks that fire while the backward pass runs, if it is not on the CPU, or if an optimizer
+/// divides the gradients meanwhile.
 pub(super) fn in_the_pass<'a>(
     device: Device,
+    are_divided: bool,
     hooks: impl Iterator<Item = &'a Hook>,
     mistakes: &mut Vec<String>,
 ) {
-    if device != Device::Cpu {
-        let in_pass = hooks.filter(|hook| moments_in_the_pass().contains(&(hook.definition.row)()));
-        mistakes.extend(in_pass.map(|Hook { definition, .. }| {
-            format!("{}: {}", definition.origin.placed(), needs_the_cpu(definition.moment, device))
-        }));
-    }
+    let why: &dyn Fn(&MomentInfo) -> String = match device {
+        Device::Cpu if are_divided => &needs_whole_gradients,
+        Device::Cpu => return,
+        device => &move |moment| needs_the_cpu(moment, device),
+    };
+    let in_pass = hooks.filter(|hook| moments_in_the_pass().contains(&(hook.definition.row)()));
+    mistakes.extend(in_pass.map(|Hook { definition, .. }| {
+        format!("{}: {}", definition.origin.placed(), why(definition.moment))
+    }));
 }
 
 fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
@@ -159,14 +164,21 @@ mod tests {
             hook::<AfterModuleBackward>("after"),
             hook::<AfterBackward>("end"),
         ];
-        let refused = |device| {
+        let refused = |device, are_divided| {
             let mut mistakes = Vec::new();
-            in_the_pass(device, hooks.iter(), &mut mistakes);
+            in_the_pass(device, are_divided, hooks.iter(), &mut mistakes);
             mistakes
         };
-        assert!(refused(Device::Cpu).is_empty());
+        assert!(refused(Device::Cpu, false).is_empty());
+        let divided = refused(Device::Cpu, true);
+        let instead = ["`after_module_backward`", "`after_backward`"];
+        assert_eq!(divided.len(), instead.len());
+        for (mistake, instead) in divided.iter().zip(instead) {
+            let end = format!("use {instead}, or remove `.gradients(true)` from the optimizer");
+            assert!(mistake.ends_with(&end), "{mistake}");
+        }
         for device in [Device::Cuda(1), Device::Mps] {
-            let mistakes = refused(device);
+            let mistakes = refused(device, false);
             let [before, grads] = &mistakes[..] else { panic!("{mistakes:?}") };
             assert!(before.contains("`before`") && before.contains(&format!("on {device:?}")), "{before}");
             assert!(before.ends_with("use `after_module_backward`, or train on the CPU"), "{before}");

@@ -447,7 +447,9 @@ fn different_facts(checkpoints: &CheckpointState, manifest: &Manifest, known: &[
     let differences = manifest.facts.differences(&own).into_iter();
     let is_new = |it: &Difference| !known.iter().any(|line| line.contains(&it.what));
     let line = |Difference { what, one, other }: Difference| {
-        let help = if what.starts_with("`optimizer") {
+        // Groups are restored, but how gradients are divided is a setting of the program.
+        let is_restored = what.starts_with("`optimizer") && !what.contains("divided_gradients");
+        let help = if is_restored {
             "; the value in the checkpoint applies: to change it on purpose, set it at `after_load_checkpoint`"
         } else {
             ""

@@ -123,6 +123,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         if !run.optimizers().has_accumulated() {
             return Ok(done);
         }
+        run.optimizers().complete_gradients()?;
         run.optimizers_mut().make_mean()?;
         let steps = run.optimizers().current_steps();
         let in_batch = run.optimizers().steps_in_batch();
@@ -419,9 +420,10 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
         let loss = scaled.unwrap_or_else(|| loss.shallow_clone());
         run.backward(&loss)?;
     } else {
-        run.optimizers().backward(scaled.as_ref().unwrap_or(loss))?;
+        run.optimizers().backward(scaled.as_ref().unwrap_or(loss), run.plan_of_pass())?;
     }
-    if run.counters().batches_seen == 0 && !run.vars().parameters().any(|var| var.tensor.grad().defined()) {
+    let has_none = || !run.vars().parameters().any(|var| var.tensor.grad().defined());
+    if run.counters().batches_seen == 0 && run.optimizers().divided().is_none() && has_none() {
         return Err(Error::usage(
             "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
         ));

@@ -66,7 +66,7 @@ void check_message(char* message, const char* whose) {
 // A closure that is called when the gradient of a leaf has been accumulated.
 struct Accumulated {
   std::shared_ptr<void> with;
-  void (*call)(const void*, char**);
+  void (*call)(const void*, bool, char**);
 };
 
 // Calls the closures of a leaf whose handles exist. Like all hooks here, it is never removed.
@@ -82,7 +82,7 @@ struct AccumulatedHook : torch::autograd::FunctionPostHook {
   }
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
+                                            const torch::autograd::variable_list& gradients) override {
     std::vector<std::shared_ptr<const Accumulated>> alive;
     {
       std::lock_guard<std::mutex> lock(mutex);
@@ -91,8 +91,8 @@ struct AccumulatedHook : torch::autograd::FunctionPostHook {
     }
     for (const auto& closure : alive) {
       char* message = nullptr;
-      closure->call(closure->with.get(), &message);
-      check_message(message, "a closure that is called after a gradient was accumulated ");
+      closure->call(closure->with.get(), !gradients.empty() && gradients[0].defined(), &message);
+      check_message(message, "");
     }
     return outputs;
   }
@@ -517,16 +517,16 @@ char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weig
 }
 
 // Clips the gradients by their total norm, like torch.nn.utils.clip_grad_norm_, without
-// synchronizing with the device.
-char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
+// synchronizing with the device. `of_all` is the norm if other gradients count too, or null.
+char* trainer_clip_grad_norm(Params* list, double max_norm, const at::Tensor* of_all, at::Tensor** norm) {
   return guarded([&] {
     c10::NoGradGuard no_grad;
     auto grads = grads_of(*list);
     if (grads.empty()) {
-      *norm = new at::Tensor(at::zeros({}));
+      *norm = new at::Tensor(of_all ? *of_all : at::zeros({}));
       return;
     }
-    auto total = norm_of_norms(norms_of(grads));
+    auto total = of_all ? *of_all : norm_of_norms(norms_of(grads));
     auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
     bool together = true;
     for (auto& grad : grads) together &= grad.device() == factor.device() && grad.scalar_type() == factor.scalar_type();
@@ -594,12 +594,12 @@ char* trainer_on_grad(const at::Tensor* tensor, bool is_first, at::Tensor* (*cal
   });
 }
 
-// Calls `call` each time that a backward pass has accumulated the gradient of a leaf, or has found
-// that it is undefined, on the thread that does so, until the handle is freed. No lock of libtorch is
-// held then, unlike in its own post-accumulate hooks: `call` may run another backward pass. The
-// message that it writes, if any, is the text of a panic. `forget` is called once: when the handle is
+// Calls `call` each time that a backward pass has accumulated the gradient of a leaf, with `true`, or
+// has found that it is undefined, on the thread that does so, until the handle is freed. No lock of
+// libtorch is held then, unlike in its own post-accumulate hooks: `call` may run another backward pass.
+// The message that it writes, if any, ends the pass with an error. `forget` is called once: when the handle is
 // freed and no `call` is running, or after an error.
-char* trainer_on_accumulated(const at::Tensor* leaf, void (*call)(const void*, char**), void (*forget)(void*),
+char* trainer_on_accumulated(const at::Tensor* leaf, void (*call)(const void*, bool, char**), void (*forget)(void*),
                              void* with, AccumulatedHandle** handle) {
   return guarded([&] {
     std::shared_ptr<void> owned(with, forget);

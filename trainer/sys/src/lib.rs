@@ -255,7 +255,12 @@ unsafe extern "C" {
     -> *mut c_char;
     pub fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
     pub fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
-    pub fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_clip_grad_norm(
+        list: *mut Params,
+        max_norm: f64,
+        total: *const C_tensor,
+        norm: *mut *mut C_tensor,
+    ) -> *mut c_char;
     pub fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
     pub fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
     pub fn trainer_on_grad(
@@ -267,7 +272,7 @@ unsafe extern "C" {
     ) -> *mut c_char;
     pub fn trainer_on_accumulated(
         leaf: *const C_tensor,
-        call: unsafe extern "C" fn(*const c_void, *mut *mut c_char),
+        call: unsafe extern "C" fn(*const c_void, bool, *mut *mut c_char),
         forget: unsafe extern "C" fn(*mut c_void),
         with: *mut c_void,
         handle: *mut *mut c_void,

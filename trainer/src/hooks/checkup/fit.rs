@@ -158,6 +158,9 @@ impl Watch {
         let mut is_done = true;
         let mut has_zero = false;
         for (var, parameter) in self.vars.parameters().zip(&mut self.parameters) {
+            if !cx.has_grad_of(&var.name) {
+                parameter.gradient = Gradient::Seen; // the rank that has it looks at it
+            }
             if let Gradient::Seen = parameter.gradient {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use super::Interval;
 use crate::checkpoint::{SettingList, Settings};
+use crate::distributed::Op;
 use crate::hooks::{refused, stages};
 use crate::modules::Patterns;
 use crate::prelude::own::*;
@@ -58,6 +59,8 @@ use crate::{Var, norms};
 ///   [foreach kernels](crate::norms) compute the norms, without waiting for a GPU. With `updates`,
 ///   the weights are copied before the step and subtracted after it, which needs memory for the
 ///   copy and the difference.
+/// - **On several ranks**, gradients that are [divided](crate::optim::Sharded::gradients) have the same
+///   norms as those of one process, but no histograms: enabling both is an error when `fit` begins.
 /// - **Resuming**: there is no state to save, and a resumed run logs the same values as an
 ///   uninterrupted one.
 #[doc(alias = "track_grad_norm")]
@@ -146,6 +149,14 @@ impl ParameterMonitor {
                 )));
             }
         }
+        for part in cx.parts() {
+            if self.histograms && self.gradients && cx.optimizer_of(part)?.divided_gradients().is_some() {
+                return Err(Error::fatal(
+                    "`ParameterMonitor` cannot record histograms of gradients that the optimizer divides among the ranks: use \
+                     `.gradients(false)` or `.histograms(false)`, or remove `.gradients(true)` from `Sharded`",
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -195,11 +206,17 @@ impl ParameterMonitor {
         let part = cx.part();
         let own = vars.parameters().filter(|var| var.is_in(part));
         let chosen: Vec<&Var> = own.filter(|var| self.parameters.matches(&var.name)).collect();
-        let (with_grad, grads): (Vec<&Var>, Vec<Tensor>) =
+        let (mut with_grad, grads): (Vec<&Var>, Vec<Tensor>) =
             chosen.iter().map(|var| (*var, var.tensor.grad())).filter(|(_, grad)| grad.defined()).unzip();
+        let mut of_grads = None;
+        if cx.grads_are_divided() {
+            let all = of_all_ranks(&chosen, &with_grad, &norms(&grads)?, cx)?;
+            (with_grad, of_grads) = (all.0, Some(all.1));
+        }
         let names_with_grad: Vec<&str> = with_grad.iter().map(|var| var.name.as_str()).collect();
-        if self.gradients && !grads.is_empty() {
-            self.log_norms("grad_norm", &names_with_grad, &norms(&grads)?, cx)?;
+        if self.gradients && !with_grad.is_empty() {
+            let of_grads = of_grads.map_or_else(|| norms(&grads), Ok)?;
+            self.log_norms("grad_norm", &names_with_grad, &of_grads, cx)?;
             self.log_histograms("gradients", &names_with_grad, &grads, cx);
         }
         if self.weights && !chosen.is_empty() {
@@ -229,6 +246,29 @@ impl ParameterMonitor {
         self.log_histograms("updates", &names_with_grad, &updates, cx);
         Ok(done)
     }
+}
+
+/// Returns the parameters that have a gradient on any rank, of gradients that are divided among the
+/// ranks, and the norm of each.
+fn of_all_ranks<'v>(
+    chosen: &[&'v Var],
+    own: &[&'v Var],
+    of_own: &Tensor,
+    cx: &Cx<OptStep>,
+) -> Result<(Vec<&'v Var>, Tensor)> {
+    let mut values = Vec::<f64>::try_from(of_own.f_to_kind(Kind::Double)?)?.into_iter();
+    let mut own = own.iter().map(|var| &*var.name).peekable();
+    // The norm of each, and whether it exists.
+    let known = chosen.iter().flat_map(|var| match own.next_if_eq(&&*var.name) {
+        Some(_) => [values.next().unwrap_or(0.0), 1.0],
+        None => [0.0, 0.0],
+    });
+    let known = Tensor::from_slice(&known.collect::<Vec<_>>());
+    cx.world().all_reduce("the norms of the divided gradients", &known, Op::Sum)?;
+    let known = Vec::<f64>::try_from(&known)?;
+    let found = chosen.iter().zip(known.chunks_exact(2)).filter(|(_, known)| known[1] > 0.0);
+    let (found, of_found): (Vec<&Var>, Vec<f64>) = found.map(|(var, known)| (*var, known[0])).unzip();
+    Ok((found, Tensor::from_slice(&of_found)))
 }
 
 /// Returns the norm of all tensors as one vector, from the norm of each.

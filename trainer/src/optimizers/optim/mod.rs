@@ -29,7 +29,7 @@
 //! ```
 //!
 //! [`Sharded`] divides the state of any of these optimizers, except [`Tch`], among several
-//! processes.
+//! processes, and with [`Sharded::gradients`] the gradients too.
 //!
 //! A step skips every parameter that has no gradient: the parameter, its state and its step count
 //! do not change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
@@ -43,6 +43,7 @@ mod adagrad;
 mod adam;
 mod algorithm;
 mod custom;
+mod divided;
 mod group;
 mod lion;
 mod muon;
@@ -61,6 +62,8 @@ pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
 pub use algorithm::{Algorithm, Setting, StateSlot};
 pub use custom::Custom;
+pub use divided::DividedGradients;
+pub(crate) use divided::PassPlan;
 pub(crate) use group::DEFAULT;
 pub use group::{Group, ParamGroup, Update};
 pub use lion::Lion;
@@ -179,6 +182,13 @@ pub trait Optimizer: Send {
         true
     }
 
+    /// Returns where the gradients are if they are divided among the processes that train together,
+    /// as with [`Sharded::gradients`]. An optimizer that wraps another one must return that of the
+    /// inner optimizer. Defaults to `None`: each process has all gradients.
+    fn divided_gradients(&self) -> Option<&DividedGradients> {
+        None
+    }
+
     /// Restores the state that [`state`](Optimizer::state) returned. If the state is divided,
     /// restores only the share of this process, although the argument may also contain the shares
     /// of other processes. Called after the settings of the groups have been restored, because
@@ -239,6 +249,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
 
     fn is_in_share(&self, name: &str) -> bool {
         (**self).is_in_share(name)
+    }
+
+    fn divided_gradients(&self) -> Option<&DividedGradients> {
+        (**self).divided_gradients()
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {

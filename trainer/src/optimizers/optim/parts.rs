@@ -5,7 +5,7 @@ mod binding;
 
 use tch::Tensor;
 
-use super::Optimizer;
+use super::{DividedGradients, Optimizer, PassPlan};
 use crate::error::{Error, Result};
 use crate::libtorch::{self, Parameters};
 pub(crate) use accumulated::Accumulated;
@@ -45,8 +45,12 @@ impl NamedOptimizer {
         self.used_lrs.extend(self.optimizer.groups().iter().map(|group| group.lr));
     }
 
-    /// Returns whether any parameter has a gradient.
+    /// Returns whether any parameter has a gradient, on this rank or, if the gradients are divided, on
+    /// any rank.
     fn has_grads(&self) -> bool {
+        if self.optimizer.divided_gradients().is_some_and(DividedGradients::are_divided) {
+            return true;
+        }
         self.parameters.tensors().iter().any(|parameter| parameter.grad().defined())
     }
 
@@ -151,15 +155,50 @@ impl Optimizers {
     }
 
     /// Runs the backward pass. Computes only the gradients of the current part's parameters, unless
-    /// the part is the whole model.
-    pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
-        libtorch::backward(loss, self.current_parameters())
+    /// the part is the whole model. Divides the gradients if the optimizer does so.
+    pub(crate) fn backward(&self, loss: &Tensor, pass: PassPlan) -> Result<()> {
+        let mut run = || libtorch::backward(loss, self.current_parameters());
+        match self.divided() {
+            Some(divided) => divided.backward(pass, &mut run),
+            None => run(),
+        }
     }
 
     /// Returns the parameters whose gradients a backward pass computes; `None` if the current part
     /// is the whole model.
     pub(crate) fn current_parameters(&self) -> Option<&Parameters> {
         self.parts.get(self.current).filter(|part| !part.name.is_empty()).map(|part| &part.parameters)
+    }
+
+    /// Returns where the gradients of the current part are, if its optimizer divides them among the
+    /// ranks. Everything that reads gradients asks this.
+    pub(crate) fn divided(&self) -> Option<&DividedGradients> {
+        self.parts.get(self.current)?.optimizer.divided_gradients()
+    }
+
+    /// Whether any of them divides gradients among the ranks.
+    pub(crate) fn divide(&self) -> bool {
+        self.parts.iter().any(|part| part.optimizer.divided_gradients().is_some())
+    }
+
+    /// Returns whether the gradient of a variable, if it exists, is a sum over all ranks that only the
+    /// owner of the variable has.
+    pub(crate) fn has_divided_sum(&self, var: &str) -> bool {
+        let mut divided = self.parts.iter().filter_map(|part| part.optimizer.divided_gradients());
+        divided.any(|divided| divided.has_sum_of(var))
+    }
+
+    /// Returns the rank that has the gradient of a variable, if only another rank has it.
+    pub(crate) fn owner_elsewhere(&self, var: &str) -> Option<u32> {
+        let divided = self.parts.iter().filter_map(|part| part.optimizer.divided_gradients());
+        let mut divided = divided.filter(|divided| divided.are_divided() && !divided.is_own(var));
+        divided.find_map(|divided| divided.owner_of(var))
+    }
+
+    /// Divides the gradients of the current part that no backward pass has divided yet, if its
+    /// optimizer divides them.
+    pub(crate) fn complete_gradients(&self) -> Result<()> {
+        self.divided().map_or(Ok(()), DividedGradients::complete)
     }
 
     /// Takes a step of the current optimizer if its part has accumulated any batch. Returns whether
@@ -336,7 +375,13 @@ impl Optimizers {
 
     /// Implements [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).
     pub(crate) fn clip_grad_norm(&self, max_norm: f64) -> Result<Tensor> {
-        libtorch::clip_grad_norm(self.parameters()?, max_norm)
+        let Some(divided) = self.divided() else {
+            return libtorch::clip_grad_norm(self.parameters()?, max_norm, None);
+        };
+        let parameters = self.parameters()?;
+        let grads = parameters.tensors().iter().map(Tensor::grad).filter(Tensor::defined);
+        let norm = divided.norm(&grads.collect::<Vec<_>>())?;
+        libtorch::clip_grad_norm(parameters, max_norm, Some(&norm))
     }
 
     /// Implements [`Cx::clip_grad_value`](crate::Cx::clip_grad_value).
@@ -346,7 +391,9 @@ impl Optimizers {
 
     /// Implements [`Cx::unscale_grads`](crate::Cx::unscale_grads).
     pub(crate) fn unscale_grads(&self, factor: f64) -> Result<bool> {
-        libtorch::unscale_grads(self.parameters()?, factor)
+        let are_finite = libtorch::unscale_grads(self.parameters()?, factor)?;
+        let Some(divided) = self.divided() else { return Ok(are_finite) };
+        divided.all("whether the divided gradients are finite", are_finite)
     }
 
     /// Returns the parameters of the current part.
@@ -379,11 +426,6 @@ impl Optimizers {
     /// Drops the gradients of all parts.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
         self.parts.iter_mut().for_each(NamedOptimizer::reset_accumulated);
-        self.zero_all()
-    }
-
-    /// Drops the gradients of all parts, without resetting their accumulated batch weights.
-    pub(crate) fn zero_all(&mut self) -> Result<()> {
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 

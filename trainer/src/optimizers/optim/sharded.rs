@@ -5,28 +5,31 @@ use std::collections::BTreeMap;
 
 use tch::Tensor;
 
+use super::divided::{DividedGradients, world_of};
 use super::{Optimizer, ParamGroup};
-use crate::distributed::{Share, World};
-use crate::error::{Error, Result};
+use crate::distributed::Share;
+use crate::error::{BuildError, Error, Result};
 use crate::model::vars::{Var, Vars};
 use crate::values::facts::SettingList;
 
 /// Divides the state of an optimizer among the [processes](crate::distributed) that train together:
 /// stage 1 of ZeRO (Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion
-/// Parameter Models*, 2020).
+/// Parameter Models*, 2020), or with [`gradients`](Sharded::gradients) stage 2.
 ///
-/// Use this when the state of the optimizer does not fit in the memory of one rank.
+/// Use this when the state of the optimizer, or the state and the gradients, do not fit in the memory
+/// of one rank. The [guide](crate::guide::distributed#memory) shows what each stage needs and sends.
 ///
 /// Each parameter belongs to one rank, which keeps the parameter's state, updates the parameter and
 /// broadcasts the result. The shares have about the same number of elements, and a parameter is
-/// never split. The weights are bit-identical to those without `Sharded`. When a checkpoint is
-/// saved, each rank writes its own share. A run can resume on a different number of ranks, or
-/// without `Sharded`. In a single process, `Sharded` does the same as the inner optimizer.
+/// never split. In stage 1, the weights are bit-identical to those without `Sharded`. When a
+/// checkpoint is saved, each rank writes its own share. A run can resume on a different number of
+/// ranks, or without `Sharded`. In a single process, `Sharded` does the same as the inner optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
 ///
 /// let optimizer = Sharded::new(AdamW::new(1e-3).group("*.bias", Group::new().weight_decay(0.0)));
+/// let optimizer = optimizer.gradients(true);
 /// ```
 ///
 /// [`groups`](Optimizer::groups) contains all parameters on every rank. To change a setting,
@@ -39,33 +42,92 @@ use crate::values::facts::SettingList;
 #[derive(Debug)]
 pub struct Sharded<O> {
     inner: O,
+    gradients: bool,
+    bucket_bytes: u64,
+    once_per_window: bool,
     share: Share,
     /// The rank that each parameter belongs to.
     owners: BTreeMap<String, u32>,
     /// The parameters of each rank.
     shares: Vec<Vec<Tensor>>,
+    /// Where the gradients are, if they are divided.
+    divided: Option<DividedGradients>,
 }
 
 impl<O: Optimizer> Sharded<O> {
     /// Creates the optimizer that divides the state of `inner`.
     #[must_use]
     pub fn new(inner: O) -> Self {
-        Sharded { inner, share: Share { rank: 0, of: 1 }, owners: BTreeMap::new(), shares: Vec::new() }
+        Sharded {
+            inner,
+            gradients: false,
+            bucket_bytes: 4 << 20,
+            once_per_window: false,
+            share: Share { rank: 0, of: 1 },
+            owners: BTreeMap::new(),
+            shares: Vec::new(),
+            divided: None,
+        }
     }
 
-    /// Returns the processes that train together. Returns an error if they cannot be reached, which
-    /// is the case outside of `fit` and after another rank has failed.
-    fn world(&self) -> Result<World> {
-        let world = World::current();
-        if world.share() != self.share {
-            return Err(Error::usage(format!(
-                "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: it is used outside of \
-                 `fit`, or another rank failed; for `find_batch_size` in several processes, build the trainer \
-                 with the inner optimizer",
-                self.share.rank
-            )));
+    /// Sets whether the gradients are divided, too: stage 2 of ZeRO. Defaults to `false`.
+    ///
+    /// While a backward pass runs, each gradient is sent to the rank that the parameter belongs to,
+    /// which averages it over all ranks, and dropped everywhere else. This sends less than stage 1,
+    /// which averages every gradient on every rank. After the pass,
+    /// [`Cx::grads`](crate::Cx::grads) has this rank's share only. What a hook computes from
+    /// gradients must then be combined over the ranks, as the [guide](crate::guide::distributed#hooks)
+    /// shows; the methods of [`Cx`](crate::Cx) and the built-in hooks do so.
+    ///
+    /// The gradients are added in the order of the ranks, so they do not depend on
+    /// [`bucket_bytes`](Sharded::bucket_bytes). With two ranks and without accumulation, the weights
+    /// are bit-identical to those of stage 1. Otherwise, they are equal up to rounding: libtorch's
+    /// reducer adds in another order. A parameter without a gradient on any rank has none, without
+    /// `find_unused` of [`DataParallel`](crate::hooks::DataParallel), whose settings do not matter.
+    ///
+    /// Parameters on a GPU are an error when the trainer is built: this never ran there.
+    #[must_use]
+    pub fn gradients(mut self, divide: bool) -> Self {
+        self.gradients = divide;
+        self
+    }
+
+    /// Sets how many bytes of gradients are sent at a time, at least 1. Defaults to 4 MiB. A rank needs
+    /// memory for about four such buckets. On more than about 64 ranks, larger ones need fewer
+    /// messages. Only matters with [`gradients`](Sharded::gradients).
+    #[must_use]
+    pub fn bucket_bytes(mut self, bytes: u64) -> Self {
+        self.bucket_bytes = bytes;
+        self
+    }
+
+    /// Sets whether the gradients are divided once in an accumulation window, in its last backward
+    /// pass, instead of in each pass. Defaults to `false`. This sends less, but until then each rank
+    /// keeps all gradients, as in stage 1. Only matters with [`gradients`](Sharded::gradients) and
+    /// [accumulation](crate::TrainerBuilder::accumulate).
+    #[must_use]
+    pub fn once_per_window(mut self, once: bool) -> Self {
+        self.once_per_window = once;
+        self
+    }
+
+    /// Returns the mistakes in the settings, given the variables.
+    fn mistakes(&self, vars: &Vars) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        if self.bucket_bytes == 0 {
+            mistakes.push("`Sharded::new(…).bucket_bytes(0)`: expected at least 1".to_owned());
         }
-        Ok(world)
+        if self.gradients && vars.share().of > 1 {
+            let on_gpu = vars.parameters().find(|var| var.tensor.device().is_cuda());
+            mistakes.extend(on_gpu.map(|var| {
+                format!(
+                    "`Sharded::new(…).gradients(true)` cannot divide the gradient of `{}`, which is on {:?}: this never ran on a GPU;                      remove `.gradients(true)`, which divides the state only",
+                    var.name,
+                    var.tensor.device()
+                )
+            }));
+        }
+        mistakes
     }
 }
 
@@ -89,6 +151,10 @@ fn assign(vars: &Vars, known: &BTreeMap<String, u32>, ranks: u32) -> BTreeMap<St
 
 impl<O: Optimizer> Optimizer for Sharded<O> {
     fn bind(&mut self, vars: &Vars) -> Result<()> {
+        let mistakes = self.mistakes(vars);
+        if !mistakes.is_empty() {
+            return Err(Error::Build(Box::new(BuildError { mistakes })));
+        }
         self.share = vars.share();
         let owners = assign(vars, &self.owners, self.share.of);
         self.inner.bind_share(vars, &|name| owners.get(name) == Some(&self.share.rank))?;
@@ -97,12 +163,23 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
             own.map(|var| var.tensor.shallow_clone()).collect()
         });
         self.shares = shares.collect();
+        let are_divided = self.divided.as_ref().is_some_and(DividedGradients::are_divided);
+        self.divided = (self.gradients && self.share.of > 1)
+            .then(|| DividedGradients::new(vars, &owners, self.bucket_bytes, self.once_per_window));
+        if let Some(divided) = &self.divided {
+            divided.set_divided(are_divided);
+        }
         self.owners = owners;
         Ok(())
     }
 
     fn step(&mut self) -> Result<()> {
-        let world = self.world()?;
+        let world = world_of(self.share)?;
+        if self.divided.as_ref().is_some_and(|divided| !divided.are_divided()) {
+            return Err(Error::usage(
+                "the gradients of a `Sharded` optimizer with `.gradients(true)` are not divided: if another optimizer wraps it,                  implement `Optimizer::divided_gradients` for that one; otherwise, compute gradients with `step.backward`                  or `cx.backward`",
+            ));
+        }
         self.inner.step()?;
         for (owner, share) in (0..).zip(&self.shares) {
             // Frozen parameters were not updated.
@@ -113,6 +190,9 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
+        if let Some(divided) = &self.divided {
+            divided.set_divided(false);
+        }
         self.inner.zero_grad()
     }
 
@@ -125,8 +205,26 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     }
 
     fn settings(&self) -> SettingList {
-        let Sharded { inner, owners: _, share: _, shares: _ } = self;
-        inner.settings().with("sharded", true)
+        let Sharded {
+            inner,
+            gradients,
+            bucket_bytes,
+            once_per_window,
+            owners: _,
+            share: _,
+            shares: _,
+            divided: _,
+        } = self;
+        let settings = inner.settings();
+        if !gradients {
+            return settings.with("sharded", true);
+        }
+        // A resume may change the buckets, as it may add `Sharded` itself, but sums of gradients that
+        // are divided have other last bits.
+        let how = if *once_per_window { "once per window" } else { "in each batch" };
+        settings
+            .with("sharded", format_args!("in buckets of {bucket_bytes} bytes"))
+            .with("divided_gradients", format_args!("{how}"))
     }
 
     fn state(&self) -> Vec<(String, Tensor)> {
@@ -138,7 +236,11 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     }
 
     fn state_is_divided(&self) -> Result<bool> {
-        self.world().map(|world| !world.is_solo())
+        world_of(self.share).map(|world| !world.is_solo())
+    }
+
+    fn divided_gradients(&self) -> Option<&DividedGradients> {
+        self.divided.as_ref()
     }
 
     /// Also returns `true` for a name that belongs to no rank, so that the inner optimizer reports

@@ -10,6 +10,7 @@ use crate::lifecycle::{
 };
 use crate::model::vars::Grads;
 use crate::moment::OnAllRanks;
+use crate::optim::DividedGradients;
 use crate::run::Run;
 
 /// # The gradients
@@ -49,7 +50,8 @@ impl<P> Cx<P> {
 
     /// The gradients of all parameters that have one, with their names. The tensors share their
     /// storage with the parameters' gradients, so an in-place operation such as `clamp_` changes
-    /// them.
+    /// them. If the gradients are [divided among the ranks](Cx::grads_are_divided), these are the
+    /// gradients of this rank's share of the parameters.
     ///
     #[doc = available!(HasGrads)]
     ///
@@ -81,7 +83,9 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if no variable has this name, or if the variable has no gradient.
+    /// Returns an error if no variable has this name, or if the variable has no gradient, for example
+    /// because the gradients are [divided among the ranks](Cx::grads_are_divided) and another rank has
+    /// it.
     pub fn grad(&self, name: &str) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads,
@@ -89,6 +93,11 @@ impl<P> Cx<P> {
         let grad = self.run.model.vars.get(name)?.grad();
         if grad.defined() {
             return Ok(grad);
+        }
+        if let Some(owner) = self.run.model.optimizers.owner_elsewhere(name) {
+            return Err(Error::usage(format!(
+                "the gradient of `{name}` is on rank {owner} only, because the optimizer divides the gradients among the ranks: read                  this rank's share with `cx.grads()`, or remove `.gradients(true)` from `Sharded`"
+            )));
         }
         Err(Error::usage(format!(
             "the variable `{name}` has no gradient, because the loss does not depend on it or it is frozen: choose another \
@@ -124,8 +133,46 @@ impl<P> Cx<P> {
         Ok(Grads::of_module(&run.model.vars, run.modules.name()))
     }
 
+    /// Whether the gradients of the [current part](Cx::part) are divided among the ranks: this rank
+    /// then has those of its share of the parameters, averaged over all ranks, and no others. This is
+    /// the case after a backward pass if the optimizer is [`Sharded`](crate::optim::Sharded) with
+    /// [`gradients`](crate::optim::Sharded::gradients), in several processes.
+    ///
+    /// A sum over all gradients is then a sum over the ranks:
+    ///
+    /// ```standalone_crate
+    /// use trainer::distributed::Op;
+    /// use trainer::prelude::*;
+    ///
+    /// /// Logs the largest element of all gradients.
+    /// #[hook]
+    /// fn before_opt_step(cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+    ///     let own = cx.grads().map(|(_, grad)| grad.abs().max().double_value(&[]));
+    ///     let largest = Tensor::from(own.fold(0.0, f64::max));
+    ///     if cx.grads_are_divided() {
+    ///         cx.world().all_reduce("largest gradient", &largest, Op::Max)?;
+    ///     }
+    ///     cx.log("largest_gradient", largest);
+    ///     Ok(())
+    /// }
+    /// # fn main() {}
+    /// ```
+    #[must_use]
+    pub fn grads_are_divided(&self) -> bool {
+        self.as_run().model.optimizers.divided().is_some_and(DividedGradients::are_divided)
+    }
+
+    /// Whether this rank has the gradient of this parameter, if the parameter has one: `false` if the
+    /// gradients are [divided among the ranks](Cx::grads_are_divided) and the parameter belongs to
+    /// another rank.
+    #[must_use]
+    pub fn has_grad_of(&self, name: &str) -> bool {
+        self.as_run().model.optimizers.owner_elsewhere(name).is_none()
+    }
+
     /// Multiplies the gradients of the current optimizer's parameters by `factor`, and returns
-    /// whether all of them were finite. Synchronizes with the device.
+    /// whether all of them were finite, on all ranks if they are
+    /// [divided](Cx::grads_are_divided). Synchronizes with the device.
     ///
     #[doc = available!(HasGrads)]
     #[doc = available!(OnAllRanks)]
@@ -144,7 +191,7 @@ impl<P> Cx<P> {
     }
 
     /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,
-    /// taken over all of them as one vector, is at most `max_norm`, as
+    /// taken over all of them as one vector, those of other ranks included, is at most `max_norm`, as
     /// `torch.nn.utils.clip_grad_norm_` does (Pascanu et al., *On the difficulty of training
     /// recurrent neural networks*, 2013).
     ///

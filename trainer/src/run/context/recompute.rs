@@ -6,6 +6,7 @@ use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin, HasGrads, available};
 use crate::moment::OnAllRanks;
+use crate::optim::PassPlan;
 use crate::run::{Run, task_is_lent};
 
 /// # Computing the gradients again
@@ -63,8 +64,10 @@ fn recompute_grads(run: &mut Run) -> Result<Tensor> {
         let optimizers = &mut run.model.optimizers;
         optimizers.zero_current()?;
         let factor = run.step.loss_scale;
-        let result =
-            if factor == 1.0 { optimizers.backward(&loss) } else { optimizers.backward(&(&loss * factor)) };
+        // A single process divides no gradients.
+        let pass = PassPlan { is_last: true, has_rows: true };
+        let scaled = if factor == 1.0 { loss.shallow_clone() } else { &loss * factor };
+        let result = optimizers.backward(&scaled, pass);
         run.modules.forget_gradients(); // no hook observes this pass
         result.map(|()| loss)
     })

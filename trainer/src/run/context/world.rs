@@ -40,11 +40,11 @@ impl<P> Cx<P> {
         run.ranks.world.at(hook.as_deref(), P::INFO)
     }
 
-    /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: `false`
-    /// after a backward pass, until a hook calls [`set_grads_averaged`](Cx::set_grads_averaged).
+    /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: always if
+    /// they are [divided](Cx::grads_are_divided), and otherwise `false` after a backward pass, until a hook calls [`set_grads_averaged`](Cx::set_grads_averaged).
     #[must_use]
     pub fn grads_are_averaged(&self) -> bool {
-        self.as_run().ranks.averaged.contains(self.part())
+        self.grads_are_divided() || self.as_run().ranks.averaged.contains(self.part())
     }
 
     /// Declares that the gradients of the [current part](Cx::part) are averages over all ranks, for
@@ -80,9 +80,8 @@ impl Cx<Setup> {
         if run.ranks.world.is_solo() {
             return Ok(());
         }
-        let is_sharded = |settings: crate::values::facts::SettingList| {
-            settings.into_values().get("sharded").is_some_and(|value| value == "true")
-        };
+        let is_sharded =
+            |settings: crate::values::facts::SettingList| settings.into_values().contains_key("sharded");
         if run.model.optimizers.parts().any(|(_, optimizer, ..)| is_sharded(optimizer.settings())) {
             return Err(Error::usage(
                 "the ranks cannot train separately with a `Sharded` optimizer, of which each rank updates only some parameters: use \

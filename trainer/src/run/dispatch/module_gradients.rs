@@ -25,6 +25,7 @@ use crate::hook::frame::Range;
 use crate::libtorch::{self, AccumulatedHook, Parameters, identity, leaves, on_accumulated};
 use crate::lifecycle::{AfterBackward, AfterModuleBackward, AfterModuleGrads, BeforeModuleBackward, at};
 use crate::moment::{Moment, MomentInfo};
+use crate::optim::PassPlan;
 use crate::run::Run;
 use crate::run::module_calls::{Call, Failure, Gradient, Modules, Pass};
 
@@ -32,16 +33,31 @@ use crate::run::module_calls::{Call, Failure, Gradient, Modules, Pass};
 // backward pass of its own calls none.
 scoped_thread_local!(static mut PASS: for<'a> &'a mut Run);
 
+fn instead_of(moment: &MomentInfo) -> String {
+    let has_gradients = moment.name == AfterModuleGrads::INFO.name;
+    let instead = if has_gradients { AfterBackward::INFO } else { AfterModuleBackward::INFO };
+    instead.path()
+}
+
 /// What a message says about a moment that fires while a backward pass runs, if the pass is not on
 /// the CPU.
 pub(crate) fn needs_the_cpu(moment: &MomentInfo, device: Device) -> String {
-    let has_gradients = moment.name == AfterModuleGrads::INFO.name;
-    let instead = if has_gradients { AfterBackward::INFO } else { AfterModuleBackward::INFO };
     format!(
         "`{}` fires while the backward pass runs, which libtorch runs on a thread of its own on {device:?}, where hooks cannot be \
          called yet: use `{}`, or train on the CPU",
         moment.path(),
-        instead.path()
+        instead_of(moment)
+    )
+}
+
+/// What a message says about a moment that fires while a backward pass runs, if the optimizer
+/// divides the gradients meanwhile.
+pub(crate) fn needs_whole_gradients(moment: &MomentInfo) -> String {
+    format!(
+        "`{}` fires while the backward pass runs, in which the optimizer sends each gradient to its owner: use `{}`, or remove \
+         `.gradients(true)` from the optimizer",
+        moment.path(),
+        instead_of(moment)
     )
 }
 
@@ -89,13 +105,22 @@ impl Run {
         if self.watches_backward() {
             self.watched_backward(loss)
         } else {
-            self.model.optimizers.backward(loss)
+            self.model.optimizers.backward(loss, self.plan_of_pass())
         }
+    }
+
+    /// What an optimizer that divides gradients knows about a backward pass.
+    pub(crate) fn plan_of_pass(&self) -> PassPlan {
+        PassPlan { is_last: self.fit.window.ends_here(), has_rows: self.step.weight > 0.0 }
     }
 
     #[cold]
     fn watched_backward(&mut self, loss: &Tensor) -> Result<()> {
         self.modules.forget_gradients();
+        if self.model.optimizers.divided().is_some() {
+            // No hook runs within the pass: `build` refuses it.
+            return self.model.optimizers.backward(loss, self.plan_of_pass());
+        }
         let of = self.model.optimizers.current_parameters().map(Parameters::shallow_clone);
         self.modules.pass = Some(Pass::default());
         let outcome = self
@@ -157,11 +182,12 @@ impl Run {
             }
             // A closure of the program may run another backward pass through the leaf.
             let is_complete = AtomicBool::new(false);
-            let note = move || {
+            let note = move |_| {
                 in_pass(table, |run| match is_complete.swap(true, Ordering::Relaxed) {
                     true => Ok(None),
                     false => run.note_accumulated(&completes).map(Some),
                 });
+                Ok(())
             };
             on_accumulated(leaf, Box::new(note))
         });

@@ -518,6 +518,10 @@ fn cases() -> Vec<Case> {
             ]);
         )*};
     }
+    let divided = |on| Sharded::new(Sgd::new(0.1)).gradients(on);
+    cases.push(optimizers("Sharded::gradients", "", [true, false].map(divided)));
+    let once = [true, false].map(|once| divided(true).once_per_window(once));
+    cases.push(optimizers("Sharded::once_per_window", "divided_gradients", once));
     let custom = |lr: f64| crate::optim::Custom::new(&ALGORITHM, lr);
     cases.extend([
         optimizers("Custom::new", "lr", [0.1, 0.2].map(custom)),
@@ -560,13 +564,14 @@ fn observers() -> Vec<Case> {
 }
 
 /// The methods that set a closure, which cannot be compared, or that set nothing.
-const NOT_COMPARED: [&str; 10] = [
+const NOT_COMPARED: [&str; 11] = [
     "Averages::load",            // loads what a hook has saved
     "DataParallel::new",         // has no argument
     "Distillation::logits",      // a closure
     "Lora::from_peft",           // reads settings, which are compared, and initial values
     "MetricHook::groups",        // a closure
     "MetricHook::inputs",        // a closure
+    "Sharded::bucket_bytes",     // no result depends on it
     "SpikeGuard::new",           // has no argument
     "TrainerBuilder::resume",    // says what to compare with
     "Tch::new",                  // tch does not return its configuration; the learning rate is in the group

@@ -146,4 +146,9 @@ impl Part for Kept {
         let name = Nested::name_of(name);
         states_of(optimizers).all(|part| part.is_in_share(optimizers, name))
     }
+
+    fn is_needed_elsewhere(&self, optimizers: &Optimizers, name: &str) -> bool {
+        let name = Nested::name_of(name);
+        states_of(optimizers).any(|part| part.is_needed_elsewhere(optimizers, name))
+    }
 }

@@ -86,7 +86,7 @@ impl AnyPart {
             AnyPart::Hook(part) => part.save(run.hooks(), run.reports()),
             AnyPart::Variables(part) => part.save(run.vars()),
             AnyPart::Optimizer(part) => part.save(run.optimizers()),
-            AnyPart::Gradients(part) => part.save(run.vars()),
+            AnyPart::Gradients(part) => part.save(run.model()),
             AnyPart::Log(part) => part.save(&run.logs()),
             AnyPart::Position(part) => part.save(run.progress(), run.fit()),
             AnyPart::Requests(part) => part.save(run.requests()),
@@ -277,7 +277,7 @@ fn select_own(
     // Whether another rank needs tensors from the share that this rank saved.
     let is_needed_elsewhere = parts.iter().any(|part| {
         let name = &*part.name();
-        let is_elsewhere = |name: &String| !part.is_in_share(optimizers, name);
+        let is_elsewhere = |name: &String| part.is_needed_elsewhere(optimizers, name);
         match rank {
             0 => {
                 part.is_divided(optimizers)

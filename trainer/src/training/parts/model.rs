@@ -119,30 +119,31 @@ fn is_switched(var: &Var) -> bool {
 }
 
 impl Gradients {
-    /// Returns the current state.
-    pub(super) fn save(&self, vars: &Vars) -> Result<Saved> {
+    /// Returns the current state. Gradients that are divided among the ranks are part of the state of
+    /// their optimizer.
+    pub(super) fn save(&self, Model { vars, optimizers, .. }: &Model) -> Result<Saved> {
         let switched: Vec<&str> =
             vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
         let mut saved = Saved::new();
         saved.set("switched", &switched)?;
         for var in vars.iter() {
             let grad = var.tensor.grad();
-            if grad.defined() {
+            if grad.defined() && !optimizers.has_divided_sum(&var.name) {
                 saved.set_tensor(&var.name, &grad)?;
             }
         }
         Ok(saved)
     }
 
-    /// Loads a saved state.
-    pub(super) fn load(&self, Model { vars, optimizers, .. }: &mut Model, saved: &Saved) -> Result<()> {
+    /// Loads a saved state. The states of the optimizers, which are loaded before, have dropped the
+    /// gradients that existed.
+    pub(super) fn load(&self, Model { vars, .. }: &mut Model, saved: &Saved) -> Result<()> {
         let switched: Vec<String> = value(GRADIENTS, "switched", saved)?;
         for var in vars.iter() {
             if is_switched(var) != switched.contains(&var.name) {
                 let _ = var.tensor.f_set_requires_grad(!var.tensor.requires_grad())?;
             }
         }
-        optimizers.zero_all()?;
         for var in vars.iter() {
             if let Some(grad) = saved.tensors.get(&var.name) {
                 let grad = grad.f_to_device(var.tensor.device())?.f_to_kind(var.tensor.kind())?;

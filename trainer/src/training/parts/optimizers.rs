@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use tch::Tensor;
+
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::OPTIMIZER;
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{NamedTensors, Saved};
 use crate::error::{Error, Result, shortened};
+use crate::libtorch;
 use crate::optim::{Accumulated, Optimizer, Optimizers, ParamGroup};
 use crate::run::Model;
 
@@ -39,6 +42,41 @@ pub(super) fn described(part: &str) -> String {
 /// The settings of a parameter group by name.
 fn settings(group: &ParamGroup) -> BTreeMap<&str, f64> {
     group.settings().collect()
+}
+
+/// Returns the parameters of an optimizer, with their names.
+fn named(optimizer: &dyn Optimizer) -> impl Iterator<Item = (&str, &Tensor)> {
+    optimizer.groups().iter().flat_map(|group| group.names().zip(group.parameters()))
+}
+
+/// The key that says that the gradients of an open accumulation window are divided.
+const DIVIDED: &str = "gradients_are_divided";
+
+/// The start of the names of divided gradients, which are sums over all ranks.
+const SUM: &str = "sum of gradients/";
+
+/// Whether every rank loads a tensor of the state: a sum of gradients, if they are divided no longer.
+fn is_needed_everywhere(optimizer: &dyn Optimizer, name: &str) -> bool {
+    name.starts_with(SUM) && optimizer.divided_gradients().is_none()
+}
+
+/// Replaces the gradients of an optimizer with sums over all ranks. If it divides its gradients, keeps
+/// those of this rank's share.
+fn load_sums(optimizer: &mut dyn Optimizer, are_divided: bool, sums: NamedTensors) -> Result<()> {
+    optimizer.zero_grad()?;
+    let divided = optimizer.divided_gradients();
+    let sums: BTreeMap<String, Tensor> = sums.into_iter().collect();
+    for (name, parameter) in named(optimizer) {
+        let Some(sum) = sums.get(&format!("{SUM}{name}")) else { continue };
+        if divided.is_none_or(|divided| divided.is_own(name)) {
+            let sum = sum.f_to_device(parameter.device())?.f_to_kind(parameter.kind())?;
+            libtorch::set_grad(name, parameter, &sum)?;
+        }
+    }
+    if let Some(divided) = divided {
+        divided.set_divided(are_divided);
+    }
+    Ok(())
 }
 
 impl OptimizerState {
@@ -75,6 +113,15 @@ impl OptimizerState {
         if optimizer.state_is_divided()? {
             saved.shares = std::mem::take(&mut saved.tensors);
         }
+        if let Some(divided) = optimizer.divided_gradients().filter(|divided| divided.are_divided()) {
+            saved.set(DIVIDED, &true)?;
+            for (name, parameter) in named(optimizer) {
+                let grad = parameter.grad();
+                if grad.defined() && divided.is_own(name) {
+                    saved.shares.insert(format!("{SUM}{name}"), grad);
+                }
+            }
+        }
         Ok(saved)
     }
 
@@ -93,7 +140,10 @@ impl OptimizerState {
         }
         let tensors = saved.tensors.iter().chain(&saved.shares);
         let tensors = tensors.map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
-        optimizer.load_state(&tensors.collect::<NamedTensors>())?;
+        let (sums, tensors): (NamedTensors, NamedTensors) =
+            tensors.partition(|(name, _)| name.starts_with(SUM));
+        optimizer.load_state(&tensors)?;
+        load_sums(optimizer, saved.contains(DIVIDED), sums)?;
         let used_lrs = value(name, "used_lrs", saved)?;
         optimizers.restore(
             &self.part,
@@ -127,7 +177,14 @@ impl Part for OptimizerState {
     }
 
     fn is_in_share(&self, optimizers: &Optimizers, name: &str) -> bool {
-        self.optimizer(optimizers).is_ok_and(|optimizer| optimizer.is_in_share(name))
+        let is_in_share =
+            |optimizer: &dyn Optimizer| optimizer.is_in_share(name) || is_needed_everywhere(optimizer, name);
+        self.optimizer(optimizers).is_ok_and(is_in_share)
+    }
+
+    fn is_needed_elsewhere(&self, optimizers: &Optimizers, name: &str) -> bool {
+        let is_everywhere = |optimizer: &dyn Optimizer| is_needed_everywhere(optimizer, name);
+        !self.is_in_share(optimizers, name) || self.optimizer(optimizers).is_ok_and(is_everywhere)
     }
 
     fn why_inexact(&self, _fit: &FitState, model: &Model) -> Option<String> {

@@ -84,6 +84,12 @@ pub(crate) trait Part {
         true
     }
 
+    /// Whether another rank loads a tensor that this rank has saved as its share of a divided state.
+    /// Defaults to whether this rank does not load it.
+    fn is_needed_elsewhere(&self, optimizers: &Optimizers, name: &str) -> bool {
+        !self.is_in_share(optimizers, name)
+    }
+
     /// Merges the state of a further rank into the merged state of the ranks before it. If a
     /// different number of ranks resumes, this is called for the ranks that wrote the checkpoint,
     /// in their order. Defaults to keeping the state of rank 0.
