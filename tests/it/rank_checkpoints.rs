@@ -177,13 +177,23 @@ fn an_error_during_a_background_save_leaves_only_complete_checkpoints() {
 /// again.
 #[test]
 fn ranks_killed_while_they_save_end_like_uninterrupted_ones() {
-    let both = [(2, ""), (4, " background")];
-    let all = [both[0], both[1], (2, " background"), (4, "")];
+    // Clipped by the norm, as every scene is.
+    let divided = "divided hooks recompute";
+    let both = [(2, "sharded".to_owned()), (4, "sharded background".to_owned()), (2, divided.to_owned())];
+    let more = [
+        (2, "sharded background".to_owned()),
+        (4, "sharded".to_owned()),
+        (3, divided.to_owned()),
+        (4, format!("{divided} background")),
+        (2, format!("{divided} once")),
+    ];
+    let all = [&both[..], &more].concat();
     let soak: Option<usize> = std::env::var("TRAINER_SOAK").ok().map(|kills| kills.parse().unwrap());
     let (scenes, kills) = soak.map_or((&both[..], 2), |kills| (&all[..], kills.div_ceil(all.len())));
     let mut random = Random(88_172_645_463_325_252);
-    for &(count, background) in scenes {
-        let scene = format!("accumulate=3 sharded{background}");
+    for (count, how) in scenes {
+        let count = *count;
+        let scene = format!("accumulate=3 {how}");
         let uninterrupted = completed(count, &scene, &[]);
         let folder = once(|| scratch("rank-kills"));
         let mut done = 0;
@@ -212,7 +222,7 @@ fn ranks_killed_while_they_save_end_like_uninterrupted_ones() {
             let is_expected =
                 |name: &String| name.starts_with("step-") && !name.contains('.') || name == ".trainer-lock";
             assert!(left.iter().all(is_expected), "{left:?}");
-            println!("{count} ranks{background}: {done} kills, {} runs", runs + 1);
+            println!("{count} ranks, {how}: {done} kills, {} runs", runs + 1);
             fs::remove_dir_all(&folder).unwrap();
         });
     }
