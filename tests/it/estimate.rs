@@ -423,6 +423,6 @@ fn ranks_divide_the_state_and_exchange_gradients() {
     assert_eq!((one.peak, one.optimizer), (estimate.peak, estimate.optimizer));
     assert!(two.optimizer < estimate.optimizer && many.optimizer < two.optimizer + 1);
     assert!(estimate.on_ranks(2, 0).unwrap().peak >= two.peak && two.peak > many.peak - 1);
-    let error = estimate.on_ranks(2, 2).unwrap_err().to_string();
-    assert!(error.contains("stage 0 (everything on each rank) or 1 (`Sharded`"), "{error}");
+    let error = estimate.on_ranks(2, 3).unwrap_err().to_string();
+    assert!(error.contains("the trainer does not divide parameters (stage 3)"), "{error}");
 }

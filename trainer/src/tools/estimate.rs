@@ -66,6 +66,10 @@ pub struct Estimate {
     pub ranks: u32,
     /// The stage of sharding.
     pub stage: u32,
+    /// The bytes that each rank sends in an optimizer step, as a mean over the ranks; 0 for one
+    /// process. In stage 2, an accumulation window sends the gradients of each of its batches, and
+    /// this number holds without accumulation.
+    pub sent: u64,
     /// The time of an optimizer step, with all batches of its accumulation window.
     pub step: Duration,
     /// The time of the hooks in an optimizer step.
@@ -80,6 +84,8 @@ pub struct Estimate {
     pub records_a_day: Option<u64>,
     /// The bytes of the state of each parameter, the largest first.
     states: Vec<u64>,
+    /// The bytes of the gradient of each parameter that is trained, the largest first.
+    sizes: Vec<u64>,
 }
 
 /// # Estimating
@@ -205,7 +211,7 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
     let counter = Counter::start(run.device(), before.known.values().sum())?;
     let accumulated = run.settings().accumulate_at_most();
     let length = accumulated.min(BATCHES);
-    let mut gradients = 0;
+    let mut sizes = Vec::new();
     let mut others = 0;
     let mut measured = (0, Duration::ZERO, Duration::ZERO);
     for nth in 0..(WINDOWS + 1) * length {
@@ -232,14 +238,14 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
             let is_foreign = |address: &usize| !own.contains(address) && !counter.is_counted(*address);
             others = foreign.iter().filter(|(address, _)| is_foreign(address)).map(|(_, bytes)| bytes).sum();
         }
-        gradients = gradients.max(
-            run.vars()
-                .parameters()
-                .filter(|var| var.tensor.requires_grad())
-                .map(|var| size(&var.tensor))
-                .sum(),
-        );
+        let trained = run.vars().parameters().filter(|var| var.tensor.requires_grad());
+        let trained: Vec<u64> = trained.map(|var| size(&var.tensor)).collect();
+        if trained.iter().sum::<u64>() > sizes.iter().sum() {
+            sizes = trained;
+        }
     }
+    sizes.sort_unstable_by(|one, other| other.cmp(one));
+    let gradients = sizes.iter().sum();
     let peak = with_margin(counter.peak()? + others);
     drop(counter);
     let Sizes { known: _, parameters, optimizer, averages, states, checkpoint } = Sizes::of(run)?;
@@ -259,6 +265,7 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
         process_peak: process_memory("VmHWM"),
         ranks: 1,
         stage: 0,
+        sent: 0,
         step,
         hooks: scale(of_hooks),
         checkpoint,
@@ -268,6 +275,7 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
             .record_every()
             .map(|steps| per_day(record, step.as_secs_f64() * steps as f64)),
         states,
+        sizes,
     })
 }
 
@@ -365,18 +373,21 @@ impl Estimate {
     ///
     /// In stage 0, each rank has everything, and keeps the buckets of the gradients from step to
     /// step. In stage 1 ([`Sharded`](crate::optim::Sharded)), the state of the optimizer is
-    /// divided, and a rank sends the parameters that it has updated from a copy. The estimate is
-    /// that of the fullest rank, and an upper bound: it was not measured on several ranks, and at
-    /// the peak of one process, the gradients may already exist.
+    /// divided. In stage 2 ([`gradients(true)`](crate::optim::Sharded::gradients)), the gradients are
+    /// divided too, and sent in buckets of the default size. The estimate is that of the fullest
+    /// rank, and an upper bound: it was not measured on several ranks, and at the peak of one
+    /// process, the gradients may already exist. In stage 2, those that the rank does not keep count
+    /// as temporary results.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no rank, or no such stage.
     pub fn on_ranks(&self, ranks: u32, stage: u32) -> Result<Estimate> {
-        if ranks == 0 || stage > 1 {
+        if ranks == 0 || stage > 2 {
             return Err(Error::usage(format!(
-                "`on_ranks({ranks}, {stage})`: expected at least one rank, and stage 0 (everything on each rank) or 1 (`Sharded`, \
-                 which divides the state of the optimizer); the trainer divides neither gradients (stage 2) nor parameters (stage 3)"
+                "`on_ranks({ranks}, {stage})`: expected at least one rank, and stage 0 (everything on each rank), 1 (`Sharded`, \
+                 which divides the state of the optimizer) or 2 (`.gradients(true)`, which divides the gradients too); the \
+                 trainer does not divide parameters (stage 3)"
             )));
         }
         if (self.ranks, self.stage) != (1, 0) {
@@ -387,25 +398,47 @@ impl Estimate {
         if ranks == 1 {
             return Ok(Estimate { stage, ..self.clone() });
         }
-        let mut optimizer = self.optimizer;
-        let mut sent = 0;
-        if stage == 1 {
-            let mut loads = vec![0; ranks as usize];
-            for bytes in &self.states {
-                // The largest first, each to the rank that has the least.
-                if let Some(least) = loads.iter_mut().min() {
-                    *least += bytes;
-                }
-            }
-            optimizer = loads.into_iter().max().unwrap_or(0);
-            sent = (self.gradients as f64 * optimizer as f64 / self.optimizer.max(1) as f64).ceil() as u64;
-        }
+        let optimizer = if stage == 0 { self.optimizer } else { largest_share(&self.states, ranks) };
+        let gradients = if stage < 2 { self.gradients } else { largest_share(&self.sizes, ranks) };
         let own = self.peak - self.optimizer + optimizer;
-        let in_backward = own + self.gradients;
-        let in_step = self.parameters + self.averages + self.others + self.gradients + optimizer + sent;
-        let peak = in_backward.max(in_step);
-        Ok(Estimate { ranks, stage, optimizer, exchange: peak - own, peak, ..self.clone() })
+        let exchange = match stage {
+            2 => {
+                let received = u64::from(ranks) * (2 * BUCKET_BYTES / u64::from(ranks)).max(64 << 10);
+                2 * (BUCKET_BYTES + received)
+            }
+            _ => self.gradients,
+        };
+        let activations = self.activations + (self.gradients - gradients);
+        let once = self.gradients as f64 * f64::from(ranks - 1) / f64::from(ranks);
+        // An all-reduce sends everything twice.
+        let sent = [2.0, 3.0, 2.0][stage as usize] * once;
+        Ok(Estimate {
+            ranks,
+            stage,
+            optimizer,
+            gradients,
+            activations,
+            exchange,
+            sent: sent.round() as u64,
+            peak: own + exchange,
+            ..self.clone()
+        })
     }
+}
+
+/// The size of a bucket of divided gradients.
+const BUCKET_BYTES: u64 = 4 << 20;
+
+/// Returns the bytes of the fullest rank, if each of `parts` belongs to one rank: the largest first,
+/// each to the rank that has the least.
+fn largest_share(parts: &[u64], ranks: u32) -> u64 {
+    let mut loads = vec![0; ranks as usize];
+    for bytes in parts {
+        if let Some(least) = loads.iter_mut().min() {
+            *least += bytes;
+        }
+    }
+    loads.into_iter().max().unwrap_or(0)
 }
 
 /// Formats a number of bytes.
@@ -443,7 +476,13 @@ impl fmt::Display for Estimate {
             rows.push(["peak of the process so far".to_owned(), bytes(peak), String::new()]);
         }
         if self.ranks > 1 {
-            writeln!(f, "on each of {} ranks, sharding stage {}", self.ranks, self.stage)?;
+            writeln!(
+                f,
+                "on each of {} ranks, sharding stage {}, which sends {} in a step",
+                self.ranks,
+                self.stage,
+                bytes(self.sent)
+            )?;
         }
         columns(&rows, 1).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -477,12 +516,14 @@ mod tests {
             process_peak: Some(412_000_000),
             ranks: 1,
             stage: 0,
+            sent: 0,
             step: Duration::from_micros(12_345),
             hooks: Duration::from_micros(123),
             checkpoint: 12_000_500,
             checkpoints_a_day: Some(1_500_000_000),
             records_a_day: None,
             states: vec![4_000_000, 2_000_000, 2_000_000],
+            sizes: vec![2_000_000, 1_000_000, 1_000_000],
         }
     }
 
@@ -506,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn stage_1_divides_the_state_by_parameters() {
+    fn stages_divide_the_state_and_the_gradients_by_parameters() {
         let on = |ranks, stage| estimate().on_ranks(ranks, stage).unwrap();
         assert_eq!(on(1, 1), Estimate { stage: 1, ..estimate() });
         assert_eq!((on(2, 0).optimizer, on(2, 0).exchange), (8_000_000, 4_000_000));
@@ -515,7 +556,15 @@ mod tests {
         assert_eq!(on(2, 1).peak, 17_234_567);
         // The state of a parameter is not divided.
         assert_eq!(on(1024, 1).optimizer, 4_000_000);
-        for (ranks, stage) in [(0, 0), (8, 2), (8, 3)] {
+        assert_eq!(on(1, 2), Estimate { stage: 2, ..estimate() });
+        assert_eq!((on(2, 2).optimizer, on(2, 2).gradients), (4_000_000, 2_000_000));
+        assert_eq!(on(1024, 2).gradients, 2_000_000);
+        assert_eq!([0, 1, 2].map(|stage| on(4, stage).sent), [6_000_000, 9_000_000, 6_000_000]);
+        for estimate in [on(2, 0), on(4, 1), on(4, 2), on(1024, 2)] {
+            let parts = estimate.parameters + estimate.gradients + estimate.optimizer + estimate.exchange;
+            assert_eq!(parts + estimate.activations, estimate.peak);
+        }
+        for (ranks, stage) in [(0, 0), (8, 3)] {
             let error = estimate().on_ranks(ranks, stage).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("`on_ranks({ranks}, {stage})`: expected at least one rank")),
