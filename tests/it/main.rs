@@ -30,6 +30,7 @@ mod distillation;
 #[cfg(target_os = "linux")]
 mod distributed;
 mod divided;
+mod divided_hooks;
 mod early_stopping;
 mod error_attribution;
 mod errors;
