@@ -18,7 +18,7 @@ use trainer::hooks::{
     ActivationCheckpointing, Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze,
     HyperparameterSchedule, Lora, MixUp, ReduceOnPlateau, SpikeGuard,
 };
-use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile, Wandb};
 use trainer::optim::Muon;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -157,6 +157,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(JsonLines::new())
         .hook(Report::new())
         .hook(TensorBoard::new())
+        .hook(Wandb::new("digits"))
         .hook(text())
         .tape(trainer::Tape::full())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trainer::data::rand::Rng;
 use trainer::data::{IGNORED, Mixture, RowRng, Sample, Sequence, Sequences, Shards, TokenFile};
 use trainer::hooks::{Checkpoint, EarlyStopping, Ema, HyperparameterSchedule};
-use trainer::loggers::{Csv, JsonLines, Report, TensorBoard};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, Wandb};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::tch::nn::Module;
@@ -124,6 +124,7 @@ fn trains_on_streams_until_killed() {
         .hook(Csv::new())
         .hook(JsonLines::new())
         .hook(TensorBoard::new())
+        .hook(Wandb::new("digits"))
         .hook(Report::new())
         .hook(text())
         .tape(trainer::Tape::full())

@@ -74,7 +74,11 @@ const TABLE: &[Row] = &[
         ],
     ),
     ("gradients of an accumulation window", OWN, &[]),
-    ("gradients of the ranks", OWN, &[("trainer/src/distributed/links.rs", 2)]),
+    (
+        "gradients of the ranks",
+        OWN,
+        &[("trainer/src/distributed/links.rs", 2), ("trainer/c10d-sys/cpp/exchange.h", 2)],
+    ),
 ];
 
 /// Calls that accumulate nothing, and why.
@@ -84,9 +88,12 @@ const OTHERS: &[(&str, usize, &str)] = &[
     ("trainer/src/distributed/world.rs", 1, "in the dtype that the program passes"),
     ("trainer/src/hooks/methods/gradient_noise.rs", 1, "one term for each gradient"),
     ("trainer/src/hooks/methods/sam.rs", 1, "one term for each weight"),
+    ("trainer/src/hooks/monitors/parameters.rs", 1, "two numbers for each parameter, in f64"),
     ("trainer/src/hooks/nan_guard.rs", 1, "the largest magnitude"),
     ("trainer/src/hooks/spike_guard.rs", 1, "two numbers, in f64"),
-    ("trainer/src/libtorch/entry_points.rs", 10, "programs for the sanitizers"),
+    ("trainer/src/libtorch/entry_points.rs", 12, "programs for the sanitizers"),
+    ("trainer/src/optimizers/optim/divided.rs", 1, "one number, in f64"),
+    ("trainer/src/optimizers/optim/parts.rs", 1, "a call of the norm in `divided.rs`"),
     ("trainer/src/tools/testing/mod.rs", 1, "the loss of a test's model"),
     ("trainer/src/training/batch_weight.rs", 2, "sums of no elements"),
     ("trainer/sys/cpp/scan.cpp", 1, "a hash, in integers"),
@@ -102,7 +109,7 @@ const SINGLE: &[(&str, &str)] = &[
     ("trainer/src/hooks/methods/samples.rs", "a parameter of a distribution"),
     ("trainer/src/log/meter.rs", "a number to log"),
     ("trainer/src/loggers/tensor_board/event.rs", "the format of the file"),
-    ("trainer/src/loggers/tensor_board/proto.rs", "the format of the file"),
+    ("trainer/src/loggers/proto.rs", "the format of the file"),
     ("trainer/src/metrics/confusion.rs", "torchmetrics' epsilon"),
     ("trainer/src/metrics/labels.rs", "an element"),
     ("trainer/src/tools/cli/names.rs", "the name of a type"),

@@ -1,5 +1,5 @@
-//! Every built-in hook, in one process and on two ranks without sharding, with sharded state, and with
-//! divided gradients: the same results, or an error.
+//! Every built-in hook, in one process and on two ranks without sharding, with sharded state, and
+//! with divided gradients: the same results, or an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
 use trainer::hooks::*;
-use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile, Wandb};
 use trainer::metrics::{Accuracy, Metric};
 use trainer::modules::Patterns;
 use trainer::optim::Sharded;
@@ -74,8 +74,8 @@ fn rows() -> InMemory<Images> {
 enum Expect {
     /// The same as in one process, in all stages.
     AsOne,
-    /// The same in all stages. It differs from one process: each rank draws random numbers, rounds or
-    /// trains by itself.
+    /// The same in all stages. It differs from one process: each rank draws random numbers, rounds
+    /// or trains by itself.
     Same,
     /// Other random numbers with divided gradients.
     Random,
@@ -180,6 +180,7 @@ fn hooks() -> Vec<(&'static str, Expect, Add)> {
         ("Report", AsOne, |it| it.hook(Report::new())),
         ("TensorBoard", AsOne, |it| it.hook(TensorBoard::new())),
         ("ToFile", AsOne, |it| it.hook(ToFile::in_run_folder("rows.txt", |_, _| Ok(())))),
+        ("Wandb", AsOne, |it| it.hook(Wandb::new("digits"))),
         ("TapeFile", AsOne, |it| it.tape(trainer::Tape::steps(4))),
         ("no hook", AsOne, |it| it),
     ]
@@ -234,7 +235,8 @@ struct Fitted {
     steps: u64,
 }
 
-/// Trains with a hook in a stage: 1 without sharding, 2 with sharded state, 3 with divided gradients.
+/// Trains with a hook in a stage: 1 without sharding, 2 with sharded state, 3 with divided
+/// gradients.
 fn train(add: Add, name: &str, stage: usize) -> Outcome {
     tch::manual_seed(5);
     let adam = || AdamW::new(1e-2);

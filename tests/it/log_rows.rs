@@ -71,8 +71,8 @@ fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// Returns the rows in the file for Weights & Biases as `name json`, without times. Asserts that the
-/// checksums are correct, that the run begins and ends once, and that its images exist.
+/// Returns the rows in the file for Weights & Biases as `name json`, without times. Asserts that
+/// the checksums are correct, that the run begins and ends once, and that its images exist.
 fn wandb(folder: &Path) -> Vec<String> {
     const BLOCK: usize = 1 << 15;
     /// The fields of the message `Record`.

@@ -352,7 +352,8 @@ fn the_moments_fire_in_a_pass_that_a_hook_runs() {
     // The penalty depends on `head` alone, and on no output.
     let both = [&PASS[..14], &["grads head", "end"]].concat();
     assert_eq!(moments(on_cpu().hook(Twice), 8), [both.clone(), both].concat());
-    // A pass that only computes the gradients again, for the step of a training method, has no hooks.
+    // A pass that only computes the gradients again, for the step of a training method, has no
+    // hooks.
     assert_eq!(moments(on_cpu().hook(Sam::new(0.05)), 4), PASS);
 }
 

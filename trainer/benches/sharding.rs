@@ -1,9 +1,9 @@
-//! Measures what the stages of sharding need on two and four ranks: the memory of tensors, the bytes
-//! that a rank sends, and the processor time of a step.
+//! Measures what the stages of sharding need on two and four ranks: the memory of tensors, the
+//! bytes that a rank sends, and the processor time of a step.
 //!
-//! The program starts itself for each process. The model is a GPT of 84 MB (P), trained with AdamW in
-//! f32 on the CPU with gloo, on 128 tokens a rank. `between` is the memory between two steps, and
-//! `backward` that after a backward pass.
+//! The program starts itself for each process. The model is a GPT of 84 MB (P), trained with AdamW
+//! in f32 on the CPU with gloo, on 128 tokens a rank. `between` is the memory between two steps,
+//! and `backward` that after a backward pass.
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
@@ -27,8 +27,8 @@ const LENGTH: i64 = 128;
 const STEPS: u64 = 20;
 /// The steps after which a rank counts what it sends and the time.
 const WARM_UP: u64 = 4;
-/// The bytes of a tensor that is never written, so that it needs no memory of the machine: allocated
-/// at a moment, it makes that moment the peak.
+/// The bytes of a tensor that is never written, so that it needs no memory of the machine:
+/// allocated at a moment, it makes that moment the peak.
 const MARK: i64 = 1 << 30;
 
 struct Block {

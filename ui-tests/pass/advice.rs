@@ -141,6 +141,8 @@ fn hooks() {
     let _ = NanGuard::skip_batch().validation(true);
     let _ = NanGuard::stop();
     let _ = ParameterMonitor::new("encoder.*").weights(true).gradients(true).updates(true);
+    let _ = ParameterMonitor::new("encoder.*").gradients(false);
+    let _ = ParameterMonitor::new("encoder.*").histograms(false);
     let _ = ReduceOnPlateau::new("valid/loss", Goal::Minimize).factor(0.1);
     let _ = Sam::new(0.05);
     let _ = SaturatedUnits::new("relu", 0.0, 1.0);
@@ -180,7 +182,7 @@ fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {
     let _ = AdamW::new(1e-3).group("head.*", AdamW::new(1e-3)).layer_decay(0.9, ["encoder.0"]);
     let _ = Sgd::new(0.1).momentum(0.9).nesterov(true);
     let _ = HyperparameterSchedule::lr(Cosine::to(0.0)).group("head.*").ungrouped();
-    let _ = Sharded::new(AdamW::new(1e-3));
+    let _ = Sharded::new(AdamW::new(1e-3)).gradients(true);
     let _ = Autocast::enable(Device::Cpu, Kind::BFloat16)?;
     let _ = LinearCrossEntropy::new().label_smoothing(0.1);
     let _ = Tch::new(nn::Adam::default(), &vs, 1e-3)?;

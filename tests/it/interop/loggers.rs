@@ -1,5 +1,5 @@
-//! The files of the loggers, read by TensorBoard, PyTorch, pandas and the client of Weights & Biases,
-//! and a real MLflow server.
+//! The files of the loggers, read by TensorBoard, PyTorch, pandas and the client of Weights &
+//! Biases, and a real MLflow server.
 
 use std::fmt::Write as _;
 use std::fs;

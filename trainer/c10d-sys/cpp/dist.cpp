@@ -293,8 +293,8 @@ char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, 
   });
 }
 
-// Broadcasts several tensors: large ones in place, without a copy, and small ones coalesced into a few
-// messages.
+// Broadcasts several tensors: large ones in place, without a copy, and small ones coalesced into a
+// few messages.
 char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, int32_t root) {
   return guarded([&] {
     at::NoGradGuard guard;
@@ -503,7 +503,8 @@ char* trainer_reducer_free(std::shared_ptr<DdpReducer>* it) {
   });
 }
 
-// Creates an exchange of the gradients of these parameters, each of which belongs to the rank `owners`.
+// Creates an exchange of the gradients of these parameters, each of which belongs to the rank
+// `owners`.
 char* trainer_exchange_new(World* world, at::Tensor** params, const int32_t* owners, size_t count,
                            int64_t bucket_bytes, Exchange** made) {
   return guarded([&] {
@@ -524,8 +525,8 @@ char* trainer_exchange_new(World* world, at::Tensor** params, const int32_t* own
 }
 
 // Begins a backward pass. With `has_sums`, the gradients that exist are the sums of earlier passes.
-// Without `has_rows`, those of this rank are 0 and do not count. Without `may_wait`, no gradient waits
-// for another rank before the pass has ended.
+// Without `has_rows`, those of this rank are 0 and do not count. Without `may_wait`, no gradient
+// waits for another rank before the pass has ended.
 char* trainer_exchange_begin(Exchange* it, bool has_sums, bool has_rows, bool may_wait) {
   return guarded([&] { it->begin(has_sums, has_rows, may_wait); });
 }
@@ -535,8 +536,8 @@ char* trainer_exchange_ready(World* world, Exchange* it, size_t nth) {
   return guarded([&] { it->ready(world->group(kData), nth); });
 }
 
-// Ends a backward pass: each owner has the sums of its gradients, and no other rank has them. Writes the
-// number of gradients that the pass has computed on this rank.
+// Ends a backward pass: each owner has the sums of its gradients, and no other rank has them.
+// Writes the number of gradients that the pass has computed on this rank.
 char* trainer_exchange_finish(World* world, Exchange* it, size_t* computed) {
   return guarded([&] { *computed = it->finish(world->group(kData)); });
 }

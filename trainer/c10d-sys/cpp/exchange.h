@@ -1,5 +1,5 @@
-// Gradients that are added over the ranks while a backward pass computes them, each on the rank that
-// its parameter belongs to.
+// Gradients that are added over the ranks while a backward pass computes them, each on the rank
+// that its parameter belongs to.
 
 #pragma once
 
@@ -28,8 +28,8 @@ struct Exchange {
     at::Tensor sum;     // the sum of this pass as far as it has arrived, on its owner
   };
 
-  // A run of the elements of a gradient. After the last one there is another: whether the rank has a
-  // gradient.
+  // A run of the elements of a gradient. After the last one there is another: whether the rank has
+  // a gradient.
   struct Slice {
     size_t parameter;
     int64_t from, count;
@@ -57,7 +57,8 @@ struct Exchange {
   at::Tensor flat, got;
   c10::intrusive_ptr<c10d::Work> work;
 
-  // Divides the gradients into buckets. No rank receives many more bytes in one of them than it sends.
+  // Divides the gradients into buckets. No rank receives many more bytes in one of them than it
+  // sends.
   void divide(const std::vector<size_t>& by) {
     buckets.clear();
     buckets_of.assign(parameters.size(), {});
@@ -198,8 +199,8 @@ struct Exchange {
     got.reset();
   }
 
-  // Sends what is left, and gives the owners their sums. Returns the number of gradients that this rank
-  // has computed.
+  // Sends what is left, and gives the owners their sums. Returns the number of gradients that this
+  // rank has computed.
   size_t finish(const Group& group) {
     at::NoGradGuard guard;
     send(group, true);

@@ -39,8 +39,8 @@ impl Held {
     }
 }
 
-/// Averages gradients over all ranks while a backward pass computes them, each on the rank that owns
-/// its parameter. The other ranks drop the gradient once it is sent.
+/// Averages gradients over all ranks while a backward pass computes them, each on the rank that
+/// owns its parameter. The other ranks drop the gradient once it is sent.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     inner: Arc<Inner>,
@@ -72,8 +72,8 @@ impl Inner {
 
 impl Exchange {
     /// Creates an exchange of the gradients of these named parameters, each of which belongs to a
-    /// rank. Sends about `bucket_bytes` bytes at a time. Returns `None` in a single process. This is
-    /// a collective.
+    /// rank. Sends about `bucket_bytes` bytes at a time. Returns `None` in a single process. This
+    /// is a collective.
     pub(crate) fn new<'a>(
         world: &World,
         params: impl IntoIterator<Item = (&'a str, &'a Tensor, u32)>,
@@ -123,8 +123,8 @@ impl Exchange {
         links.check_allowed(REDUCTION)?;
         let watch = &links.shared.watch;
         let has_sums = held.is_share();
-        // A layer whose backward pass is a collective waits for the other ranks: if a gradient did so
-        // too, two ranks could wait for each other.
+        // A layer whose backward pass is a collective waits for the other ranks: if a gradient did
+        // so too, two ranks could wait for each other.
         raw.begin(has_sums, has_rows, !current::has_outputs())?;
         watch.begin_backward(REDUCTION);
         held.set(EXCHANGING);

@@ -18,8 +18,8 @@ use crate::prelude::own::*;
 ///   `before_opt_step` and around `opt_step` see the averages.
 /// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients
 ///   are averaged at `before_opt_step`, before all other hooks.
-/// - Each part of the model that has its own optimizer has its own reducer. An optimizer that [divides
-///   the gradients](crate::optim::Sharded::gradients) averages them itself.
+/// - Each part of the model that has its own optimizer has its own reducer. An optimizer that
+///   [divides the gradients](crate::optim::Sharded::gradients) averages them itself.
 /// - Floating-point buffers, such as the running statistics of batch normalization, are averaged
 ///   before each validation and each checkpoint, and at the end of a fit. The buffers of a
 ///   [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) are the same on all ranks anyway.

@@ -417,8 +417,8 @@ pub(crate) struct RawExchange {
     group: Group,
 }
 
-// SAFETY: the mutex of the group serializes all calls, which may come from the threads of a backward
-// pass.
+// SAFETY: the mutex of the group serializes all calls, which may come from the threads of a
+// backward pass.
 unsafe impl Send for RawExchange {}
 // SAFETY: as above.
 unsafe impl Sync for RawExchange {}

@@ -106,8 +106,9 @@ impl Drop for AccumulatedHook {
 }
 
 /// Calls `callback` each time that a backward pass has accumulated the gradient of the leaf, or has
-/// found that it is undefined, on the thread that does so. An error of the callback ends the pass. In contrast to PyTorch's
-/// `register_post_accumulate_grad_hook`, no lock is held, so `callback` can run a backward pass.
+/// found that it is undefined, on the thread that does so. An error of the callback ends the pass.
+/// In contrast to PyTorch's `register_post_accumulate_grad_hook`, no lock is held, so `callback`
+/// can run a backward pass.
 ///
 /// The handle keeps the leaf alive.
 pub(crate) fn on_accumulated(leaf: &Tensor, callback: OnAccumulated) -> Result<AccumulatedHook> {

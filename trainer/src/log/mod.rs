@@ -461,8 +461,8 @@ impl LogState {
     }
 
     /// Empties the running reductions, and removes the media that are waiting for a record. After a
-    /// resume with a different number of ranks, only rank 0 has them. The other ranks keep the names,
-    /// which must be the same on all ranks at the end of a pass.
+    /// resume with a different number of ranks, only rank 0 has them. The other ranks keep the
+    /// names, which must be the same on all ranks at the end of a pass.
     pub(crate) fn of_another_rank(mut self) -> Self {
         self.meters.iter_mut().for_each(MeterState::empty);
         self.records.forget_media();

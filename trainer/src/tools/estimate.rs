@@ -373,11 +373,11 @@ impl Estimate {
     ///
     /// In stage 0, each rank has everything, and keeps the buckets of the gradients from step to
     /// step. In stage 1 ([`Sharded`](crate::optim::Sharded)), the state of the optimizer is
-    /// divided. In stage 2 ([`gradients(true)`](crate::optim::Sharded::gradients)), the gradients are
-    /// divided too, and sent in buckets of the default size. The estimate is that of the fullest
-    /// rank, and an upper bound: it was not measured on several ranks, and at the peak of one
-    /// process, the gradients may already exist. In stage 2, those that the rank does not keep count
-    /// as temporary results.
+    /// divided. In stage 2 ([`gradients(true)`](crate::optim::Sharded::gradients)), the gradients
+    /// are divided too, and sent in buckets of the default size. The estimate is that of the
+    /// fullest rank, and an upper bound: it was not measured on several ranks, and at the peak of
+    /// one process, the gradients may already exist. In stage 2, those that the rank does not keep
+    /// count as temporary results.
     ///
     /// # Errors
     ///
@@ -429,8 +429,8 @@ impl Estimate {
 /// The size of a bucket of divided gradients.
 const BUCKET_BYTES: u64 = 4 << 20;
 
-/// Returns the bytes of the fullest rank, if each of `parts` belongs to one rank: the largest first,
-/// each to the rank that has the least.
+/// Returns the bytes of the fullest rank, if each of `parts` belongs to one rank: the largest
+/// first, each to the rank that has the least.
 fn largest_share(parts: &[u64], ranks: u32) -> u64 {
     let mut loads = vec![0; ranks as usize];
     for bytes in parts {

@@ -66,8 +66,8 @@ pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, vars: &Vars, 
 const NO_PARAMETERS: &str = "no parameter has a name that begins with that of such a module: name a module with the path of its \
                              variables";
 
-/// Reports hooks that fire while the backward pass runs, if it is not on the CPU, or if an optimizer
-/// divides the gradients meanwhile.
+/// Reports hooks that fire while the backward pass runs, if it is not on the CPU, or if an
+/// optimizer divides the gradients meanwhile.
 pub(super) fn in_the_pass<'a>(
     device: Device,
     are_divided: bool,

@@ -565,10 +565,10 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
 }
 
 // Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that
-// computes it, before or after the hooks that the tensor already has. The tensor that `call` returns,
-// if any, replaces the gradient; the message that it writes, if any, is the text of a panic. `forget`
-// is called once, when no backward pass can call `call` any more, or after an error. The hook is never
-// removed: libtorch would destroy a function that may be running.
+// computes it, before or after the hooks that the tensor already has. The tensor that `call`
+// returns, if any, replaces the gradient; the message that it writes, if any, is the text of a
+// panic. `forget` is called once, when no backward pass can call `call` any more, or after an
+// error. The hook is never removed: libtorch would destroy a function that may be running.
 char* trainer_on_grad(const at::Tensor* tensor, bool is_first, at::Tensor* (*call)(const void*, at::Tensor*, char**),
                       void (*forget)(void*), void* with) {
   return guarded([&] {
@@ -594,11 +594,11 @@ char* trainer_on_grad(const at::Tensor* tensor, bool is_first, at::Tensor* (*cal
   });
 }
 
-// Calls `call` each time that a backward pass has accumulated the gradient of a leaf, with `true`, or
-// has found that it is undefined, on the thread that does so, until the handle is freed. No lock of
-// libtorch is held then, unlike in its own post-accumulate hooks: `call` may run another backward pass.
-// The message that it writes, if any, ends the pass with an error. `forget` is called once: when the handle is
-// freed and no `call` is running, or after an error.
+// Calls `call` each time that a backward pass has accumulated the gradient of a leaf, with `true`,
+// or has found that it is undefined, on the thread that does so, until the handle is freed. No lock
+// of libtorch is held then, unlike in its own post-accumulate hooks: `call` may run another
+// backward pass. The message that it writes, if any, ends the pass with an error. `forget` is
+// called once: when the handle is freed and no `call` is running, or after an error.
 char* trainer_on_accumulated(const at::Tensor* leaf, void (*call)(const void*, bool, char**), void (*forget)(void*),
                              void* with, AccumulatedHandle** handle) {
   return guarded([&] {

@@ -73,7 +73,8 @@ fn url_of(clone: &Path) -> String {
     let remote = Command::new("git").arg("-C").arg(clone).args(["remote", "get-url", "origin"]).output();
     let url = remote.ok().filter(|remote| remote.status.success());
     let url = url.map(|remote| String::from_utf8_lossy(&remote.stdout).trim().to_owned()).unwrap_or_default();
-    // An address with a colon and a space, a quote or a token of its user does not belong in the file.
+    // An address with a colon and a space, a quote or a token of its user does not belong in the
+    // file.
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:~".contains(letter);
     if url.is_empty() || !url.chars().all(is_plain) { "https://URL-OF-THE-LIBRARY".to_owned() } else { url }
 }

@@ -31,8 +31,9 @@ pub use rules::Rule;
 /// ```
 ///
 /// It records the operators of the first batch of a fit, of the second if the first leaves a
-/// question open, and of the first batch of an evaluation. From then on, it looks only at parameters that have had no gradient yet, and it
-/// [rests](Cx::rest) if there are none. It does nothing in a [replay](crate::Trainer::replay).
+/// question open, and of the first batch of an evaluation. From then on, it looks only at
+/// parameters that have had no gradient yet, and it [rests](Cx::rest) if there are none. It does
+/// nothing in a [replay](crate::Trainer::replay).
 #[derive(Debug, Default)]
 pub struct Checkup {
     /// What was seen in the current fit.

@@ -51,8 +51,8 @@ impl GradientNoise {
         for (_, grad) in &grads {
             noise.push(grad.f_randn_like()?);
         }
-        // The same on all ranks, so that their weights stay equal. Only one rank has each gradient that
-        // is divided.
+        // The same on all ranks, so that their weights stay equal. Only one rank has each gradient
+        // that is divided.
         if !cx.grads_are_divided() {
             cx.world().broadcast(grads.iter().map(|(name, _)| name).zip(&noise), 0)?;
         }

@@ -59,8 +59,9 @@ use crate::{Var, norms};
 ///   [foreach kernels](crate::norms) compute the norms, without waiting for a GPU. With `updates`,
 ///   the weights are copied before the step and subtracted after it, which needs memory for the
 ///   copy and the difference.
-/// - **On several ranks**, gradients that are [divided](crate::optim::Sharded::gradients) have the same
-///   norms as those of one process, but no histograms: enabling both is an error when `fit` begins.
+/// - **On several ranks**, gradients that are [divided](crate::optim::Sharded::gradients) have the
+///   same norms as those of one process, but no histograms: enabling both is an error when `fit`
+///   begins.
 /// - **Resuming**: there is no state to save, and a resumed run logs the same values as an
 ///   uninterrupted one.
 #[doc(alias = "track_grad_norm")]

@@ -41,8 +41,8 @@ const FILE: &str = "wandb/offline-run/run.wandb";
 /// than 512 bins, which is the limit of the client, is written with fewer.
 ///
 /// A run that resumes or rolls back continues the file, and moves the rows that were written after
-/// the restored state to `run.wandb.before-resume-<n>`, so that no row is uploaded twice. Upload the
-/// run after it has ended. To upload it once more, for example after it has been resumed, add
+/// the restored state to `run.wandb.before-resume-<n>`, so that no row is uploaded twice. Upload
+/// the run after it has ended. To upload it once more, for example after it has been resumed, add
 /// `--include-synced`: the rows replace those of the same run.
 ///
 /// If an image cannot be written, it is left out of its row. If the process is killed, the run has

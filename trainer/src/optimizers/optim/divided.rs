@@ -85,9 +85,9 @@ impl DividedGradients {
     }
 
     /// Whether this rank has the gradients of its own parameters, averaged over all ranks, and no
-    /// others. This is the case from the end of a backward pass until the gradients are dropped; with
-    /// [`once_per_window`](super::Sharded::once_per_window), from the end of the last backward pass of
-    /// a window.
+    /// others. This is the case from the end of a backward pass until the gradients are dropped;
+    /// with [`once_per_window`](super::Sharded::once_per_window), from the end of the last backward
+    /// pass of a window.
     #[must_use]
     pub fn are_divided(&self) -> bool {
         self.held.is_share()
@@ -167,8 +167,8 @@ impl DividedGradients {
         exchange.during(has_rows, run)
     }
 
-    /// Returns the norm of the gradients of all ranks as one vector, given that of this rank's share.
-    /// This is a collective.
+    /// Returns the norm of the gradients of all ranks as one vector, given that of this rank's
+    /// share. This is a collective.
     ///
     /// # Errors
     ///

@@ -45,8 +45,8 @@ impl NamedOptimizer {
         self.used_lrs.extend(self.optimizer.groups().iter().map(|group| group.lr));
     }
 
-    /// Returns whether any parameter has a gradient, on this rank or, if the gradients are divided, on
-    /// any rank.
+    /// Returns whether any parameter has a gradient, on this rank or, if the gradients are divided,
+    /// on any rank.
     fn has_grads(&self) -> bool {
         if self.optimizer.divided_gradients().is_some_and(DividedGradients::are_divided) {
             return true;
@@ -181,8 +181,8 @@ impl Optimizers {
         self.parts.iter().any(|part| part.optimizer.divided_gradients().is_some())
     }
 
-    /// Returns whether the gradient of a variable, if it exists, is a sum over all ranks that only the
-    /// owner of the variable has.
+    /// Returns whether the gradient of a variable, if it exists, is a sum over all ranks that only
+    /// the owner of the variable has.
     pub(crate) fn has_divided_sum(&self, var: &str) -> bool {
         let mut divided = self.parts.iter().filter_map(|part| part.optimizer.divided_gradients());
         divided.any(|divided| divided.has_sum_of(var))

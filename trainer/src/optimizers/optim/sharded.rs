@@ -16,14 +16,16 @@ use crate::values::facts::SettingList;
 /// stage 1 of ZeRO (Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion
 /// Parameter Models*, 2020), or with [`gradients`](Sharded::gradients) stage 2.
 ///
-/// Use this when the state of the optimizer, or the state and the gradients, do not fit in the memory
-/// of one rank. The [guide](crate::guide::distributed#memory) shows what each stage needs and sends.
+/// Use this when the state of the optimizer, or the state and the gradients, do not fit in the
+/// memory of one rank. The [guide](crate::guide::distributed#memory) shows what each stage needs
+/// and sends.
 ///
 /// Each parameter belongs to one rank, which keeps the parameter's state, updates the parameter and
 /// broadcasts the result. The shares have about the same number of elements, and a parameter is
 /// never split. In stage 1, the weights are bit-identical to those without `Sharded`. When a
 /// checkpoint is saved, each rank writes its own share. A run can resume on a different number of
-/// ranks, or without `Sharded`. In a single process, `Sharded` does the same as the inner optimizer.
+/// ranks, or without `Sharded`. In a single process, `Sharded` does the same as the inner
+/// optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -74,16 +76,17 @@ impl<O: Optimizer> Sharded<O> {
     ///
     /// While a backward pass runs, each gradient is sent to the rank that the parameter belongs to,
     /// which averages it over all ranks, and dropped everywhere else. This sends less than stage 1,
-    /// which averages every gradient on every rank. After the pass,
-    /// [`Cx::grads`](crate::Cx::grads) has this rank's share only. What a hook computes from
-    /// gradients must then be combined over the ranks, as the [guide](crate::guide::distributed#hooks)
-    /// shows; the methods of [`Cx`](crate::Cx) and the built-in hooks do so.
+    /// which averages every gradient on every rank. After the pass, [`Cx::grads`](crate::Cx::grads)
+    /// has this rank's share only. What a hook computes from gradients must then be combined over
+    /// the ranks, as the [guide](crate::guide::distributed#hooks) shows; the methods of
+    /// [`Cx`](crate::Cx) and the built-in hooks do so.
     ///
     /// The gradients are added in the order of the ranks, so they do not depend on
-    /// [`bucket_bytes`](Sharded::bucket_bytes). With two ranks and without accumulation, the weights
-    /// are bit-identical to those of stage 1. Otherwise, they are equal up to rounding: libtorch's
-    /// reducer adds in another order. A parameter without a gradient on any rank has none, without
-    /// `find_unused` of [`DataParallel`](crate::hooks::DataParallel), whose settings do not matter.
+    /// [`bucket_bytes`](Sharded::bucket_bytes). With two ranks and without accumulation, the
+    /// weights are bit-identical to those of stage 1. Otherwise, they are equal up to rounding:
+    /// libtorch's reducer adds in another order. A parameter without a gradient on any rank has
+    /// none, without `find_unused` of [`DataParallel`](crate::hooks::DataParallel), whose settings
+    /// do not matter.
     ///
     /// Parameters on a GPU are an error when the trainer is built: this never ran there.
     #[must_use]
@@ -92,9 +95,9 @@ impl<O: Optimizer> Sharded<O> {
         self
     }
 
-    /// Sets how many bytes of gradients are sent at a time, at least 1. Defaults to 4 MiB. A rank needs
-    /// memory for about four such buckets. On more than about 64 ranks, larger ones need fewer
-    /// messages. Only matters with [`gradients`](Sharded::gradients).
+    /// Sets how many bytes of gradients are sent at a time, at least 1. Defaults to 4 MiB. A rank
+    /// needs memory for about four such buckets. On more than about 64 ranks, larger ones need
+    /// fewer messages. Only matters with [`gradients`](Sharded::gradients).
     #[must_use]
     pub fn bucket_bytes(mut self, bytes: u64) -> Self {
         self.bucket_bytes = bytes;
@@ -102,9 +105,9 @@ impl<O: Optimizer> Sharded<O> {
     }
 
     /// Sets whether the gradients are divided once in an accumulation window, in its last backward
-    /// pass, instead of in each pass. Defaults to `false`. This sends less, but until then each rank
-    /// keeps all gradients, as in stage 1. Only matters with [`gradients`](Sharded::gradients) and
-    /// [accumulation](crate::TrainerBuilder::accumulate).
+    /// pass, instead of in each pass. Defaults to `false`. This sends less, but until then each
+    /// rank keeps all gradients, as in stage 1. Only matters with [`gradients`](Sharded::gradients)
+    /// and [accumulation](crate::TrainerBuilder::accumulate).
     #[must_use]
     pub fn once_per_window(mut self, once: bool) -> Self {
         self.once_per_window = once;
@@ -219,8 +222,8 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         if !gradients {
             return settings.with("sharded", true);
         }
-        // A resume may change the buckets, as it may add `Sharded` itself, but sums of gradients that
-        // are divided have other last bits.
+        // A resume may change the buckets, as it may add `Sharded` itself, but sums of gradients
+        // that are divided have other last bits.
         let how = if *once_per_window { "once per window" } else { "in each batch" };
         settings
             .with("sharded", format_args!("in buckets of {bucket_bytes} bytes"))

@@ -207,8 +207,8 @@ impl Changes {
         Ok(changed)
     }
 
-    /// Adds what has changed among the parameters, the buffers, the gradients of both if they can be
-    /// read, and the flags that say which of them are trained.
+    /// Adds what has changed among the parameters, the buffers, the gradients of both if they can
+    /// be read, and the flags that say which of them are trained.
     fn add_variables(
         &mut self,
         vars: &Vars,

@@ -83,9 +83,9 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if no variable has this name, or if the variable has no gradient, for example
-    /// because the gradients are [divided among the ranks](Cx::grads_are_divided) and another rank has
-    /// it.
+    /// Returns an error if no variable has this name, or if the variable has no gradient, for
+    /// example because the gradients are [divided among the ranks](Cx::grads_are_divided) and
+    /// another rank has it.
     pub fn grad(&self, name: &str) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads,
@@ -134,9 +134,9 @@ impl<P> Cx<P> {
     }
 
     /// Whether the gradients of the [current part](Cx::part) are divided among the ranks: this rank
-    /// then has those of its share of the parameters, averaged over all ranks, and no others. This is
-    /// the case after a backward pass if the optimizer is [`Sharded`](crate::optim::Sharded) with
-    /// [`gradients`](crate::optim::Sharded::gradients), in several processes.
+    /// then has those of its share of the parameters, averaged over all ranks, and no others. This
+    /// is the case after a backward pass if the optimizer is [`Sharded`](crate::optim::Sharded)
+    /// with [`gradients`](crate::optim::Sharded::gradients), in several processes.
     ///
     /// A sum over all gradients is then a sum over the ranks:
     ///
@@ -162,9 +162,9 @@ impl<P> Cx<P> {
         self.as_run().model.optimizers.divided().is_some_and(DividedGradients::are_divided)
     }
 
-    /// Whether this rank has the gradient of this parameter, if the parameter has one: `false` if the
-    /// gradients are [divided among the ranks](Cx::grads_are_divided) and the parameter belongs to
-    /// another rank.
+    /// Whether this rank has the gradient of this parameter, if the parameter has one: `false` if
+    /// the gradients are [divided among the ranks](Cx::grads_are_divided) and the parameter belongs
+    /// to another rank.
     #[must_use]
     pub fn has_grad_of(&self, name: &str) -> bool {
         self.as_run().model.optimizers.owner_elsewhere(name).is_none()
@@ -191,8 +191,8 @@ impl<P> Cx<P> {
     }
 
     /// Scales the gradients of the current optimizer's parameters so that their total L2 norm,
-    /// taken over all of them as one vector, those of other ranks included, is at most `max_norm`, as
-    /// `torch.nn.utils.clip_grad_norm_` does (Pascanu et al., *On the difficulty of training
+    /// taken over all of them as one vector, those of other ranks included, is at most `max_norm`,
+    /// as `torch.nn.utils.clip_grad_norm_` does (Pascanu et al., *On the difficulty of training
     /// recurrent neural networks*, 2013).
     ///
     #[doc = available!(HasGrads)]

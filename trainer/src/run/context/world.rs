@@ -41,7 +41,8 @@ impl<P> Cx<P> {
     }
 
     /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: always if
-    /// they are [divided](Cx::grads_are_divided), and otherwise `false` after a backward pass, until a hook calls [`set_grads_averaged`](Cx::set_grads_averaged).
+    /// they are [divided](Cx::grads_are_divided), and otherwise `false` after a backward pass,
+    /// until a hook calls [`set_grads_averaged`](Cx::set_grads_averaged).
     #[must_use]
     pub fn grads_are_averaged(&self) -> bool {
         self.grads_are_divided() || self.as_run().ranks.averaged.contains(self.part())

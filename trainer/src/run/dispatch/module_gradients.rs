@@ -253,7 +253,8 @@ impl Run {
             self.modules.failed.get_or_insert(Error::usage(why));
             return output;
         }
-        // A closure at a leaf, such as a parameter that the module returns, would outlive the graph.
+        // A closure at a leaf, such as a parameter that the module returns, would outlive the
+        // graph.
         let output = if output.is_leaf() { output.alias() } else { output };
         if !output.requires_grad() {
             return output; // gradients are disabled

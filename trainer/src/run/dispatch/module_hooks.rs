@@ -1,5 +1,5 @@
-//! The operation `module_forward`: how a run observes the modules of its task. `module_gradients.rs`
-//! has the moments of the backward pass.
+//! The operation `module_forward`: how a run observes the modules of its task.
+//! `module_gradients.rs` has the moments of the backward pass.
 //!
 //! If the run has module hooks in the current phase, `&mut Run` is in a scoped thread-local
 //! variable while the task computes. A named module takes it out to call hooks, and puts it back

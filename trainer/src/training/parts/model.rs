@@ -119,8 +119,8 @@ fn is_switched(var: &Var) -> bool {
 }
 
 impl Gradients {
-    /// Returns the current state. Gradients that are divided among the ranks are part of the state of
-    /// their optimizer.
+    /// Returns the current state. Gradients that are divided among the ranks are part of the state
+    /// of their optimizer.
     pub(super) fn save(&self, Model { vars, optimizers, .. }: &Model) -> Result<Saved> {
         let switched: Vec<&str> =
             vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();

@@ -55,13 +55,14 @@ const DIVIDED: &str = "gradients_are_divided";
 /// The start of the names of divided gradients, which are sums over all ranks.
 const SUM: &str = "sum of gradients/";
 
-/// Whether every rank loads a tensor of the state: a sum of gradients, if they are divided no longer.
+/// Whether every rank loads a tensor of the state: a sum of gradients, if they are divided no
+/// longer.
 fn is_needed_everywhere(optimizer: &dyn Optimizer, name: &str) -> bool {
     name.starts_with(SUM) && optimizer.divided_gradients().is_none()
 }
 
-/// Replaces the gradients of an optimizer with sums over all ranks. If it divides its gradients, keeps
-/// those of this rank's share.
+/// Replaces the gradients of an optimizer with sums over all ranks. If it divides its gradients,
+/// keeps those of this rank's share.
 fn load_sums(optimizer: &mut dyn Optimizer, are_divided: bool, sums: NamedTensors) -> Result<()> {
     optimizer.zero_grad()?;
     let divided = optimizer.divided_gradients();

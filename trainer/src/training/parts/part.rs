@@ -84,8 +84,8 @@ pub(crate) trait Part {
         true
     }
 
-    /// Whether another rank loads a tensor that this rank has saved as its share of a divided state.
-    /// Defaults to whether this rank does not load it.
+    /// Whether another rank loads a tensor that this rank has saved as its share of a divided
+    /// state. Defaults to whether this rank does not load it.
     fn is_needed_elsewhere(&self, optimizers: &Optimizers, name: &str) -> bool {
         !self.is_in_share(optimizers, name)
     }
