@@ -253,6 +253,25 @@ fn the_hook_engine_knows_neither_a_trainer_nor_tensors() {
     }
 }
 
+/// A `\` that is lost when lines are joined leaves the indentation in the text.
+#[test]
+fn no_text_contains_the_indentation_of_its_source() {
+    let mut sources = Vec::new();
+    for folder in ["trainer", "trainer-macros"] {
+        files(&root().join(folder), &mut sources);
+    }
+    let of_text = |letter: char| letter.is_ascii_lowercase() || ",;:.`".contains(letter);
+    let indentation = " ".repeat(8);
+    for path in sources.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+        for line in fs::read_to_string(path).unwrap().lines().map(str::trim) {
+            let contains_it = line
+                .match_indices(&indentation)
+                .any(|(at, _)| line[..at].ends_with(of_text) && line[at..].trim_start().starts_with(of_text));
+            assert!(line.starts_with("//") || line.len() < 100 || !contains_it, "{}: {line}", path.display());
+        }
+    }
+}
+
 #[test]
 fn paths_are_found_in_code() {
     let source = r#"

@@ -81,7 +81,9 @@ impl SyncBatchNorm {
             let (mean, variance, count) = moments(links, xs, features)?;
             if count == 1.0 {
                 return Err(Error::usage(format!(
-                    "a synchronized batch normalization has one value per channel on all ranks together in training mode, because its                      input has the shape {size:?} on one rank, and the other ranks have no rows: the variance of one value is undefined; use                      larger batches, or leave out an incomplete last batch with `.drop_last(true)`"
+                    "a synchronized batch normalization has one value per channel on all ranks together in training mode, because its \
+                     input has the shape {size:?} on one rank, and the other ranks have no rows: the variance of one value is undefined; use \
+                     larger batches, or leave out an incomplete last batch with `.drop_last(true)`"
                 )));
             }
             self.update_running(&mean, &variance, count);

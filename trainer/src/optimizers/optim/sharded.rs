@@ -124,7 +124,8 @@ impl<O: Optimizer> Sharded<O> {
             let on_gpu = vars.parameters().find(|var| var.tensor.device().is_cuda());
             mistakes.extend(on_gpu.map(|var| {
                 format!(
-                    "`Sharded::new(…).gradients(true)` cannot divide the gradient of `{}`, which is on {:?}: this never ran on a GPU;                      remove `.gradients(true)`, which divides the state only",
+                    "`Sharded::new(…).gradients(true)` cannot divide the gradient of `{}`, which is on {:?}: this never ran on a GPU; \
+                     remove `.gradients(true)`, which divides the state only",
                     var.name,
                     var.tensor.device()
                 )
@@ -180,7 +181,9 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         let world = world_of(self.share)?;
         if self.divided.as_ref().is_some_and(|divided| !divided.are_divided()) {
             return Err(Error::usage(
-                "the gradients of a `Sharded` optimizer with `.gradients(true)` are not divided: if another optimizer wraps it,                  implement `Optimizer::divided_gradients` for that one; otherwise, compute gradients with `step.backward`                  or `cx.backward`",
+                "the gradients of a `Sharded` optimizer with `.gradients(true)` are not divided: if another optimizer wraps it, \
+                 implement `Optimizer::divided_gradients` for that one; otherwise, compute gradients with `step.backward` \
+                 or `cx.backward`",
             ));
         }
         self.inner.step()?;

@@ -96,7 +96,8 @@ impl<P> Cx<P> {
         }
         if let Some(owner) = self.run.model.optimizers.owner_elsewhere(name) {
             return Err(Error::usage(format!(
-                "the gradient of `{name}` is on rank {owner} only, because the optimizer divides the gradients among the ranks: read                  this rank's share with `cx.grads()`, or remove `.gradients(true)` from `Sharded`"
+                "the gradient of `{name}` is on rank {owner} only, because the optimizer divides the gradients among the ranks: read \
+                 this rank's share with `cx.grads()`, or remove `.gradients(true)` from `Sharded`"
             )));
         }
         Err(Error::usage(format!(
