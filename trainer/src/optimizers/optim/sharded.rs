@@ -17,8 +17,8 @@ use crate::values::facts::SettingList;
 /// Parameter Models*, 2020), or with [`gradients`](Sharded::gradients) stage 2.
 ///
 /// Use this when the state of the optimizer, or the state and the gradients, do not fit in the
-/// memory of one rank. The [guide](crate::guide::distributed#memory) shows what each stage needs
-/// and sends.
+/// memory of one rank. The [guide](crate::guide::optimizers#memory-on-several-ranks) shows what
+/// each stage needs and sends.
 ///
 /// Each parameter belongs to one rank, which keeps the parameter's state, updates the parameter and
 /// broadcasts the result. The shares have about the same number of elements, and a parameter is
