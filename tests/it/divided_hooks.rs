@@ -159,7 +159,7 @@ fn hooks() -> Vec<(&'static str, Expect, Add)> {
         ("Sam", RefusedFrom(1, "does not support several processes"), |it| it.hook(Sam::new(0.05))),
         ("SaturatedUnits", AsOne, |it| it.hook(SaturatedUnits::new("relu", 0.0, 1.0))),
         ("SpikeGuard", AsOne, |it| it.hook(SpikeGuard::new().keep_every(2))),
-        ("SpikeGuard that rolls back", Same, |it| {
+        ("SpikeGuard that rolls back", AsOne, |it| {
             it.hook(Spike(false)).hook(SpikeGuard::new().keep_every(1))
         }),
         ("StochasticDepth", Same, |it| {

@@ -15,7 +15,7 @@ pub(super) struct NextBatch {
     pub(super) exists: bool,
     /// Whether the next batch is the last one. If so, it ends its accumulation window even if the
     /// window is not full. Also `true` if there is no next batch. Determined only in training, and
-    /// only for a batch that does not fill its window.
+    /// only for a batch that may not fill its window.
     pub(super) is_last: bool,
     pub(super) amount: Amount,
 }

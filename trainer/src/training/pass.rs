@@ -241,7 +241,10 @@ impl<'a, B: Batch> Pass<'a, B> {
             // The error is returned when the batch is taken.
             Some(Err(_)) | None => Amount::default(),
         };
-        let is_last = !is_filled_by_next(run.fit(), run.settings(), run.counters()) && {
+        // A roll-back before the batch can empty the window.
+        let may_not_fill =
+            run.kept().is_some() || !is_filled_by_next(run.fit(), run.settings(), run.counters());
+        let is_last = may_not_fill && {
             self.draw_ahead(run, 2);
             self.ahead[0].is_none() || self.ahead[1].is_none()
         };
