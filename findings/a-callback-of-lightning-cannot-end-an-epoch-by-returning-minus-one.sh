@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Subject: Optimizers and schedules
-# Guess: returning -1 from `on_train_batch_start` skips the rest of the epoch, as its documentation
-# says, in a Callback as in the module: both have this method.
-# Seen: only the value of the module counts. What a Callback returns is dropped without a warning,
-# and the epoch goes on: 5 of 5 batches are trained, and 2 with the same method in the module.
+# Guess: if `on_train_batch_start` returns -1, the rest of the epoch is skipped. The documentation
+# of the method says so, and both the module and a Callback have it.
+# Seen: only the value that the module returns counts. The value of a Callback is ignored without a
+# warning: 5 of 5 batches are trained, but 2 if the module has the same method.
 # Versions: lightning 2.6.6, torch 2.13.0
-# Matters: a rule that ends epochs does nothing once it is moved from the module into a callback.
+# Matters: a rule that ends epochs has no effect if it is moved from the module to a callback.
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT

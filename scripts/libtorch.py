@@ -23,9 +23,10 @@ import tempfile
 import time
 import zipfile
 
-# The version that tch 0.26.0 links against, the wheels with their hashes, and the libraries that a build consists of.
-# The command `trainer libtorch` reads the same file. torch for NVIDIA GPUs needs further wheels; the last two of them
-# have headers that CUDA's and libtorch's own headers include, and what only Python uses is left out.
+# The version that tch 0.26.0 links against, the wheels with their hashes, and the libraries of a
+# build. The command `trainer libtorch` reads the same file. torch for NVIDIA GPUs needs further
+# wheels; the last two of them have headers that CUDA's and libtorch's own headers include, and what
+# only Python uses is left out.
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = json.loads((ROOT / "trainer/cli/src/libtorch/builds.json").read_text())
 VERSION, CPU, CUDA = DATA["version"], DATA["cpu"], DATA["cuda"]
@@ -33,8 +34,8 @@ PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17, 12)
 
 # libtorch_cpu.so needs the last two to load, with or without a GPU.
 LIBRARIES = CPU["libraries"]
-# libtorch_cuda.so and what it is linked against; what it and cuDNN load while a program runs, so that no library names
-# them.
+# libtorch_cuda.so and what it is linked against; what it and cuDNN load while a program runs, so
+# that no library names them.
 LINKED_CUDA_LIBRARIES, LOADED_CUDA_LIBRARIES = CUDA["linked_libraries"], CUDA["loaded_libraries"]
 CUDA_LIBRARIES = LINKED_CUDA_LIBRARIES + LOADED_CUDA_LIBRARIES
 # The folder of CUDA's C++ library, whose headers CUDA's other headers include without it.

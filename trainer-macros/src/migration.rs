@@ -383,7 +383,7 @@ mod tests {
     fn every_page_lists_each_name_once_and_explains_missing_counterparts() {
         for (page, text) in PAGES {
             let rows = rows(page, text);
-            // A loop of one's own has no points.
+            // A handwritten loop has no points.
             assert!(text.starts_with("# ") && (rows.len() > 10 || page == "pytorch"), "{page}");
             let mut names = HashSet::new();
             for row in rows {

@@ -30,7 +30,8 @@ def reset_in_f64(self):
     self.count, self.val = 0, torch.tensor(0.0)
 
 
-# The smoothed loss of fastai 2.8 begins as an f32, which torch does not mix with the losses of a model in f64.
+# The smoothed loss of fastai 2.8 begins as an f32, which torch does not mix with the losses of a
+# model in f64.
 AvgSmoothLoss.reset = reset_in_f64
 
 
