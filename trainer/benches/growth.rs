@@ -4,6 +4,9 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/process.rs"]
+mod process;
+
 use std::path::Path;
 use std::time::Instant;
 use std::{env, fs};
@@ -14,6 +17,8 @@ use trainer::data::{Shards, TokenFile, from_fn};
 use trainer::hooks::Checkpoint;
 use trainer::loggers::{Csv, JsonLines};
 use trainer::prelude::*;
+
+use process::processor_time;
 
 /// What is measured, and what is prepared before in another process, so that it does not count.
 struct Line {
@@ -41,16 +46,6 @@ struct Cost {
     processor: f64,
     wall: f64,
     memory: f64,
-}
-
-/// The processor time of this process, in seconds.
-fn processor_time() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
-    let nanoseconds = tasks.flatten().filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
 }
 
 /// A size in `/proc/self/status`, in bytes.

@@ -3,22 +3,17 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/process.rs"]
+mod process;
+
 use std::fs;
 
 use trainer::losses::{LinearCrossEntropy, linear_cross_entropy};
 use trainer::prelude::*;
 
-const ROUNDS: usize = 3;
+use process::processor_time;
 
-/// The processor time of this process, in seconds.
-fn processor_time() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
-    let nanoseconds = tasks.flatten().filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
-}
+const ROUNDS: usize = 3;
 
 /// A size in `/proc/self/status`, in megabytes.
 fn megabytes(key: &str) -> f64 {

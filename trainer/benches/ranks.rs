@@ -13,6 +13,9 @@ mod mlp;
 #[path = "ratio/record.rs"]
 mod record;
 
+#[path = "ratio/process.rs"]
+mod process;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,6 +30,8 @@ use trainer::TrainerBuilder;
 use trainer::data::from_fn;
 use trainer::distributed::{Reducer, World};
 use trainer::prelude::*;
+
+use process::processor_time;
 
 const ROUNDS: usize = 9;
 /// The number of rounds of a comparison within the same processes.
@@ -54,16 +59,6 @@ impl Times {
     fn over(self, base: Times) -> Times {
         Times { wall: self.wall / base.wall, processor: self.processor / base.processor }
     }
-}
-
-/// The processor time of all threads of this process, in seconds.
-fn processor_time() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
-    let nanoseconds = tasks.flatten().filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
 }
 
 /// Returns the mean time of a step in `run`, which takes `steps` steps.

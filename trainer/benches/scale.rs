@@ -9,6 +9,9 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/process.rs"]
+mod process;
+
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -16,6 +19,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use trainer::distributed::World;
+
+use process::processor_time;
 
 const SIZES: [u32; 7] = [2, 4, 8, 16, 32, 48, 64];
 const EXTRAPOLATED: [u32; 2] = [512, 4096];
@@ -42,16 +47,6 @@ struct Measured {
     descriptors: usize,
     /// The bytes that all ranks sent over the loopback interface in an exchange.
     bytes: f64,
-}
-
-/// The processor time of all threads of this process, in seconds.
-fn processor_time() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
-    let nanoseconds = tasks.flatten().filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
 }
 
 /// The bytes that all processes have sent over the loopback interface, with their headers.

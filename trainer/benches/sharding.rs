@@ -7,6 +7,9 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/process.rs"]
+mod process;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +20,8 @@ use trainer::data::from_fn;
 use trainer::optim::Sharded;
 use trainer::prelude::*;
 use trainer::testing::peak_memory;
+
+use process::processor_time;
 
 /// The environment variable with what a process measures: a stage and a moment.
 const SCENE: &str = "TRAINER_BENCH_SCENE";
@@ -106,16 +111,6 @@ fn number(path: &str, name: &str) -> u64 {
     let text = fs::read_to_string(path).expect("Linux has it");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("Linux has it");
     line.trim().parse().expect("a number")
-}
-
-/// The processor time of all threads of this process, in seconds.
-fn processor_time() -> f64 {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux reports it");
-    let nanoseconds = tasks.flatten().filter_map(|task| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<f64>().ok()
-    });
-    nanoseconds.sum::<f64>() / 1e9
 }
 
 /// Trains in a stage, and measures the peak, with a mark at a moment.
