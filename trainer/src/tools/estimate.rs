@@ -16,11 +16,10 @@ use crate::hooks::{Checkpoint, HyperparameterSchedule};
 use crate::libtorch::{Flow, MemoryCounter, cuda, storage};
 use crate::loggers::Csv;
 use crate::profile::SpanKind;
-use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::live::process_memory;
 use crate::training::task::Task;
-use crate::training::trial::{self, trial};
+use crate::training::trial::{self, Trial, trial};
 use crate::values::every::Every;
 use crate::{Call, Layer};
 
@@ -143,14 +142,14 @@ impl<T: Task> Trainer<T> {
     #[doc(alias("memory", "model_size", "estimate_memory"))]
     pub fn estimate(&mut self, batch: &T::Batch) -> Result<Estimate> {
         let checkpoints: Vec<_> = self.run.hooks().values::<Checkpoint>().map(Checkpoint::interval).collect();
-        let estimate = trial(&mut self.run, "estimate", is_replaced, |run| {
-            if !run.world().is_solo() {
+        let estimate = trial(&mut self.run, "estimate", is_replaced, |trial| {
+            if !trial.run.world().is_solo() {
                 return Ok(Err(Error::usage(
                     "`estimate` runs in one process: call it in a program that is started without a launcher, and pass the number \
                      of ranks to `Estimate::on_ranks`",
                 )));
             }
-            measure::<T>(run, batch).map(Ok)
+            measure::<T>(trial, batch).map(Ok)
         })??;
         let a_day = checkpoints.into_iter().filter_map(|interval| {
             let seconds = match interval {
@@ -203,13 +202,13 @@ impl Counter {
     }
 }
 
-fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
-    run.reports_mut().mute(true); // a hook may warn of a batch that repeats; the end of the trial undoes it
-    let before = Sizes::of(run)?;
+fn measure<T: Task>(trial: &mut Trial<'_>, batch: &T::Batch) -> Result<Estimate> {
+    trial.run.reports_mut().mute(true); // a hook may warn of a batch that repeats; the end of the trial undoes it
+    let before = Sizes::of(trial)?;
     let times = HookTimes::default();
-    trial::watch_calls(run, times.clone())?;
-    let counter = Counter::start(run.device(), before.known.values().sum())?;
-    let accumulated = run.settings().accumulate_at_most();
+    trial.watch_calls(times.clone())?;
+    let counter = Counter::start(trial.run.device(), before.known.values().sum())?;
+    let accumulated = trial.run.settings().accumulate_at_most();
     let length = accumulated.min(BATCHES);
     let mut sizes = Vec::new();
     let mut others = 0;
@@ -219,14 +218,14 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
             let copy = copy(batch)?;
             let mut copies = Some(copy);
             let mut loader = from_fn(move |_| copies.take());
-            trial::try_validation::<T>(run, &mut loader)?;
+            trial.validate::<T>(&mut loader)?;
         }
         let flow = (nth == 0).then(Flow::start).transpose()?;
         let own = copy(batch)?;
         let ahead = (accumulated > 1).then(|| copy(batch)).transpose()?;
         let (start, hooks) = (Instant::now(), times.total());
         let is_last = (nth + 1).is_multiple_of(length);
-        let _ = trial::try_batch::<T>(run, own, is_last)?;
+        let _ = trial.step::<T>(own, is_last)?;
         if nth >= length {
             measured = (measured.0 + 1, measured.1 + start.elapsed(), measured.2 + (times.total() - hooks));
         }
@@ -238,7 +237,7 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
             let is_foreign = |address: &usize| !own.contains(address) && !counter.is_counted(*address);
             others = foreign.iter().filter(|(address, _)| is_foreign(address)).map(|(_, bytes)| bytes).sum();
         }
-        let trained = run.vars().parameters().filter(|var| var.tensor.requires_grad());
+        let trained = trial.run.vars().parameters().filter(|var| var.tensor.requires_grad());
         let trained: Vec<u64> = trained.map(|var| size(&var.tensor)).collect();
         if trained.iter().sum::<u64>() > sizes.iter().sum() {
             sizes = trained;
@@ -248,11 +247,11 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
     let gradients = sizes.iter().sum();
     let peak = with_margin(counter.peak()? + others);
     drop(counter);
-    let Sizes { known: _, parameters, optimizer, averages, states, checkpoint } = Sizes::of(run)?;
+    let Sizes { known: _, parameters, optimizer, averages, states, checkpoint } = Sizes::of(trial)?;
     let (batches, time, of_hooks) = measured;
     let scale = |time: Duration| time.mul_f64(accumulated as f64 / batches.max(1) as f64);
     let step = scale(time);
-    let record = Csv::bytes_of(run.logs().metrics().iter().map(|(name, _)| name));
+    let record = Csv::bytes_of(trial.run.logs().metrics().iter().map(|(name, _)| name));
     Ok(Estimate {
         parameters,
         gradients,
@@ -270,7 +269,8 @@ fn measure<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Estimate> {
         hooks: scale(of_hooks),
         checkpoint,
         checkpoints_a_day: None,
-        records_a_day: run
+        records_a_day: trial
+            .run
             .settings()
             .record_every()
             .map(|steps| per_day(record, step.as_secs_f64() * steps as f64)),
@@ -309,8 +309,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(run: &Run) -> Result<Self> {
-        let states: States = trial::states(run)?;
+    fn of(trial: &Trial<'_>) -> Result<Self> {
+        let states: States = trial.states()?;
         let mut sizes = Sizes::default();
         let mut of_parameters: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, saved) in &states {
@@ -321,7 +321,7 @@ impl Sizes {
             for (key, tensor) in tensors.iter().chain(averages).chain(shares) {
                 sizes.checkpoint += size(tensor);
                 let Some((address, bytes)) = storage(tensor) else { continue };
-                if tensor.device() != run.device() || sizes.known.insert(address, bytes).is_some() {
+                if tensor.device() != trial.run.device() || sizes.known.insert(address, bytes).is_some() {
                     continue;
                 }
                 let of = match name.as_str() {

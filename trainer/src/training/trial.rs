@@ -42,8 +42,15 @@ use crate::run::{Dispatch, Place, Run};
 /// Whether the caller of a trial does itself what a hook with this value does.
 type Replaced = fn(&(dyn Any + Send)) -> bool;
 
-/// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
-/// and everything that the run records, even after an error or a panic.
+/// A run in the training phase, whose effects are undone at the end.
+pub(crate) struct Trial<'r> {
+    pub(crate) run: &'r mut Run,
+    /// The method that runs the trial, for messages.
+    name: &'static str,
+}
+
+/// Runs a [`Trial`], and then restores the model, the optimizers, the random state and everything
+/// that the run records, even after an error or a panic.
 ///
 /// Only hooks with a state or with `trial` are called, because the changes of other hooks could not
 /// be undone. For these hooks, a trial begins like the next `fit`, with `before_fit` and
@@ -54,13 +61,14 @@ type Replaced = fn(&(dyn Any + Send)) -> bool;
 /// from the others, so an error that all ranks return must be in `R`.
 pub(crate) fn trial<R>(
     run: &mut Run,
-    name: &str,
+    name: &'static str,
     is_replaced: Replaced,
-    body: impl FnOnce(&mut Run) -> Result<R>,
+    body: impl FnOnce(&mut Trial<'_>) -> Result<R>,
 ) -> Result<R> {
-    check(run, name)?;
-    ranks::join(run)?;
-    let result = run_together(run, name, is_replaced, body);
+    let mut trial = Trial { run, name };
+    trial.check()?;
+    ranks::join(trial.run)?;
+    let result = trial.run_together(is_replaced, body);
     match &result {
         Err(error) if !(error.is_cancelled() && run.ranks().agreed.cancelled.is_some()) => {
             ranks::leave(run, error);
@@ -70,88 +78,203 @@ pub(crate) fn trial<R>(
     result
 }
 
-fn run_together<R>(
-    run: &mut Run,
-    name: &str,
-    is_replaced: Replaced,
-    body: impl FnOnce(&mut Run) -> Result<R>,
-) -> Result<R> {
-    let table = kept_hooks(run.hooks(), run.rank())?;
-    let on = (&run.hooks().table, run.device());
-    let active = ActiveEntry::begin(lifecycle::Fit::INFO.name, on, run.settings().seed, run.reports())?;
-    ranks::compare(run, name)?;
-    warn_of_missed(run.hooks(), run.reports(), name, is_replaced);
-    let _unobserved = WatchGuard::nothing();
-    let on_signal = run.settings().on_signal;
-    let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
-    let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
-    let changed = run.model().changed();
-    let copies = Copies::of(run, &table)?;
-    let outer = run.begin_anew(lifecycle::Fit::INFO, Phase::Train, Some(table));
-    run.progress_mut().begin_trial();
-    *run.fit_mut() = FitState::default();
-    run.cancellation_mut().handle_signals(signals.is_some());
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        entry::seed(run.settings(), run.progress(), run.world());
-        window::discard(run)?;
-        // Hooks decide at these points which parameters are trained.
-        run.fire::<at::before_fit>()?;
-        run.fire::<at::before_epoch>()?;
-        body(run)
-    }));
-    GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
-    run.step_mut().clear();
-    run.ranks_mut().is_borrowed = false;
-    outer.into_iter().for_each(|outer| outer.restore(run));
-    let restored = copies.restore(run);
-    run.model_mut().note_values_except(&changed);
-    drop(modes);
-    drop(active);
-    let received = signals.and_then(|signals| {
-        signals.end(on_signal == OnSignal::Exit, || {
-            run.reports().notice(&format!("`{name}` was cancelled by a signal"));
-        })
-    });
-    let result = outcome.unwrap_or_else(|panic| {
-        ranks::leave(run, &Error::msg(panic_text(&*panic)));
-        resume_unwind(panic)
-    });
-    restored?;
-    match (result, received) {
-        (Ok(_), Some(by)) => Err(run.cancelled(by)),
-        (result, _) => result,
+impl Trial<'_> {
+    /// Returns an error if a trial cannot run, or if it could not be undone.
+    fn check(&self) -> Result<()> {
+        let Trial { run, name } = self;
+        run.optimizers().require()?;
+        if run.checkpoints().resume.is_some() {
+            return Err(Error::usage(format!(
+                "`{name}` cannot run before a resumed `fit`, because the weights of the checkpoint are not loaded yet: call it in a \
+                 program without `.resume(…)`"
+            )));
+        }
+        if run.optimizers().parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
+            return Err(Error::usage(format!(
+                "`{name}` cannot restore the optimizer afterwards, because the state of `optim::Tch` cannot be read: use another \
+                 optimizer of `trainer::optim`"
+            )));
+        }
+        let store = run.step().store(run.hooks().task());
+        let changes = store.map(|store| run.vars().changes(store)).unwrap_or_default();
+        if !changes.is_empty() {
+            return Err(Error::usage(format!(
+                "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"
+            )));
+        }
+        if run.modules().is_unchecked && run.progress().fits_begun == 0 {
+            return Err(Error::usage(format!(
+                "`{name}` cannot run before the first `fit`, because it does not run the hooks at `setup`, and one of them may add \
+                 layers: build the whole model before the trainer, or call `fit` first"
+            )));
+        }
+        Ok(())
     }
-}
 
-/// Returns an error if a trial cannot run, or if it could not be undone.
-fn check(run: &Run, name: &str) -> Result<()> {
-    run.optimizers().require()?;
-    if run.checkpoints().resume.is_some() {
-        return Err(Error::usage(format!(
-            "`{name}` cannot run before a resumed `fit`, because the weights of the checkpoint are not loaded yet: call it in a \
-             program without `.resume(…)`"
-        )));
+    fn run_together<R>(
+        &mut self,
+        is_replaced: Replaced,
+        body: impl FnOnce(&mut Trial<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let Trial { run, name } = self;
+        let table = kept_hooks(run.hooks(), run.rank())?;
+        let on = (&run.hooks().table, run.device());
+        let active = ActiveEntry::begin(lifecycle::Fit::INFO.name, on, run.settings().seed, run.reports())?;
+        ranks::compare(run, name)?;
+        warn_of_missed(run.hooks(), run.reports(), name, is_replaced);
+        let _unobserved = WatchGuard::nothing();
+        let on_signal = run.settings().on_signal;
+        let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
+        let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
+        let changed = run.model().changed();
+        let copies = self.copies(&table)?;
+        let outer = self.run.begin_anew(lifecycle::Fit::INFO, Phase::Train, Some(table));
+        self.run.progress_mut().begin_trial();
+        *self.run.fit_mut() = FitState::default();
+        self.run.cancellation_mut().handle_signals(signals.is_some());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            entry::seed(self.run.settings(), self.run.progress(), self.run.world());
+            window::discard(self.run)?;
+            // Hooks decide at these points which parameters are trained.
+            self.run.fire::<at::before_fit>()?;
+            self.run.fire::<at::before_epoch>()?;
+            body(self)
+        }));
+        GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
+        self.run.step_mut().clear();
+        self.run.ranks_mut().is_borrowed = false;
+        outer.into_iter().for_each(|outer| outer.restore(self.run));
+        let restored = self.restore(copies);
+        let Trial { run, name } = self;
+        run.model_mut().note_values_except(&changed);
+        drop(modes);
+        drop(active);
+        let received = signals.and_then(|signals| {
+            signals.end(on_signal == OnSignal::Exit, || {
+                run.reports().notice(&format!("`{name}` was cancelled by a signal"));
+            })
+        });
+        let result = outcome.unwrap_or_else(|panic| {
+            ranks::leave(run, &Error::msg(panic_text(&*panic)));
+            resume_unwind(panic)
+        });
+        restored?;
+        match (result, received) {
+            (Ok(_), Some(by)) => Err(run.cancelled(by)),
+            (result, _) => result,
+        }
     }
-    if run.optimizers().parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
-        return Err(Error::usage(format!(
-            "`{name}` cannot restore the optimizer afterwards, because the state of `optim::Tch` cannot be read: use another optimizer \
-             of `trainer::optim`"
-        )));
+
+    /// Returns the parts of the run, including the states of the task and of the hooks in the
+    /// table.
+    fn parts(&self, table: &Table) -> Vec<AnyPart> {
+        let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
+        let called: BTreeSet<usize> = called.chain([TASK]).collect();
+        parts::with_values(self.run, |index| called.contains(&index))
     }
-    let store = run.step().store(run.hooks().task());
-    let changes = store.map(|store| run.vars().changes(store)).unwrap_or_default();
-    if !changes.is_empty() {
-        return Err(Error::usage(format!(
-            "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"
-        )));
+
+    /// Copies the parts, including the states of the task and of the hooks that run.
+    fn copies(&self, table: &Table) -> Result<Copies> {
+        let parts = self.parts(table);
+        let mut states = parts::save(self.run, &parts)?;
+        let of_hooks = states.iter().filter(|(name, _)| parts::type_of(name).is_some());
+        let devices = of_hooks.map(|(name, saved)| (name.clone(), saved.devices())).collect();
+        states.values_mut().try_for_each(Saved::own_its_memory)?;
+        Ok(Copies { parts, states, devices })
     }
-    if run.modules().is_unchecked && run.progress().fits_begun == 0 {
-        return Err(Error::usage(format!(
-            "`{name}` cannot run before the first `fit`, because it does not run the hooks at `setup`, and one of them may add \
-             layers: build the whole model before the trainer, or call `fit` first"
-        )));
+
+    /// Restores the parts. Continues after an error, and returns the first one.
+    fn restore(&mut self, copies: Copies) -> Result<()> {
+        let Copies { parts, mut states, devices } = copies;
+        let mut restored = Ok(());
+        for part in parts {
+            let name = part.name();
+            if let Some(mut saved) = states.remove(&*name) {
+                let devices = devices.get(&*name).map_or(&[][..], Vec::as_slice);
+                let loaded = saved.move_to(devices).and_then(|()| part.load(self.run, &saved));
+                restored = restored.and(loaded);
+            }
+        }
+        restored
     }
-    Ok(())
+
+    /// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon
+    /// as one of them has no batch left.
+    pub(crate) fn next_batch<T: Task>(
+        &mut self,
+        batches: &mut Batches<'_, T::Batch>,
+        notes: Option<&PassNotes>,
+    ) -> Result<Option<T::Batch>> {
+        let run = &mut *self.run;
+        let batch = batches.next().transpose()?;
+        if run.world().is_solo() {
+            return Ok(batch);
+        }
+        let is_missing = f64::from(u8::from(batch.is_none()));
+        let what = "the agreement on the next batch of a trial";
+        let ([any_is_missing], []) = run.world().combine([is_missing], [], what)?;
+        let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
+        let index = run.counters().batch_idx;
+        run.ranks_mut().is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
+        let amount = amount_ahead::<T>(run, &batch)?;
+        agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
+        Ok(Some(batch))
+    }
+
+    /// Calls `body` as in a process that trains alone.
+    pub(crate) fn alone<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {
+        let world = std::mem::replace(&mut self.run.ranks_mut().world, World::solo());
+        let outer = current::replace(Current::default());
+        let result = catch_unwind(AssertUnwindSafe(|| body(self)));
+        current::replace(outer);
+        self.run.ranks_mut().world = world;
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Trains on one batch, which also ends the accumulation window if `is_last` is set. Returns
+    /// `None` while the window is open. At its end, returns the mean loss over the window, or
+    /// `Some(None)` if no loss was computed.
+    pub(crate) fn step<T: Task>(&mut self, batch: T::Batch, is_last: bool) -> Result<Option<Option<f64>>> {
+        let run = &mut *self.run;
+        decide::check_cancelled(run)?;
+        run.fit_mut().window.begin_batch(is_last);
+        step::<T>(run, batch, &mut |_| Ok(()))?;
+        if run.fit().window.is_open() {
+            return Ok(None);
+        }
+        records::finish_pass(run)?;
+        let loss = run.logs_mut().metric(&format!("{}/{LOSS}", Phase::Train));
+        run.logs_mut().begin_epoch();
+        Ok(Some(loss))
+    }
+
+    /// Runs a validation pass over these batches.
+    pub(crate) fn validate<T: Task>(&mut self, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
+        let mut loader = NamedLoader { name: None, every: None, loader };
+        in_phase(self.run, Phase::Valid, |run| evaluate::<T, at::valid>(run, &mut loader, None))
+    }
+
+    /// Runs a layer around each call of the trial.
+    pub(crate) fn watch_calls(&mut self, layer: impl Layer) -> Result<()> {
+        self.run.hooks_mut().table = kept_hooks(self.run.hooks(), self.run.rank())?.wrapped(&SHIMS);
+        *self.run.layers_mut() = Layers(vec![Arc::new(layer)]);
+        Ok(())
+    }
+
+    /// Returns what a checkpoint of the trial would save.
+    pub(crate) fn states(&self) -> Result<States> {
+        parts::save(self.run, &self.parts(&self.run.hooks().table))
+    }
+
+    /// Clears the state that a failed step has left behind.
+    pub(crate) fn abandon_step(&mut self) -> Result<()> {
+        GradModeGuard::record();
+        self.run.step_mut().clear();
+        self.run.modules_mut().abandon_calls();
+        *self.run.place_mut() = Place::begin(lifecycle::Fit::INFO, Phase::Train);
+        *self.run.dispatch_mut() = Dispatch::begin(self.run.hooks().table.hooks().len());
+        window::discard(self.run)
+    }
 }
 
 /// Returns an error unless the loader is deterministic.
@@ -207,13 +330,6 @@ fn warn_of_missed(hooks: &RunHooks, reports: &Reports, name: &str, is_replaced: 
     }
 }
 
-/// Returns the parts of a run, including the states of the task and of the hooks in the table.
-fn parts_of(run: &Run, table: &Table) -> Vec<AnyPart> {
-    let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
-    let called: BTreeSet<usize> = called.chain([TASK]).collect();
-    parts::with_values(run, |index| called.contains(&index))
-}
-
 /// Copies of the parts of a run, on the CPU.
 struct Copies {
     parts: Vec<AnyPart>,
@@ -223,117 +339,7 @@ struct Copies {
     devices: BTreeMap<String, Vec<Device>>,
 }
 
-impl Copies {
-    /// Copies the parts, including the states of the task and of the hooks that run.
-    fn of(run: &Run, table: &Table) -> Result<Self> {
-        let parts = parts_of(run, table);
-        let mut states = parts::save(run, &parts)?;
-        let of_hooks = states.iter().filter(|(name, _)| parts::type_of(name).is_some());
-        let devices = of_hooks.map(|(name, saved)| (name.clone(), saved.devices())).collect();
-        states.values_mut().try_for_each(Saved::own_its_memory)?;
-        Ok(Copies { parts, states, devices })
-    }
-
-    /// Restores the parts. Continues after an error, and returns the first one.
-    fn restore(mut self, run: &mut Run) -> Result<()> {
-        let mut restored = Ok(());
-        for part in self.parts {
-            let name = part.name();
-            if let Some(mut saved) = self.states.remove(&*name) {
-                let devices = self.devices.get(&*name).map_or(&[][..], Vec::as_slice);
-                let loaded = saved.move_to(devices).and_then(|()| part.load(run, &saved));
-                restored = restored.and(loaded);
-            }
-        }
-        restored
-    }
-}
-
-/// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as
-/// one of them has no batch left.
-pub(crate) fn next_batch<T: Task>(
-    run: &mut Run,
-    batches: &mut Batches<'_, T::Batch>,
-    notes: Option<&PassNotes>,
-) -> Result<Option<T::Batch>> {
-    let batch = batches.next().transpose()?;
-    if run.world().is_solo() {
-        return Ok(batch);
-    }
-    let is_missing = f64::from(u8::from(batch.is_none()));
-    let what = "the agreement on the next batch of a trial";
-    let ([any_is_missing], []) = run.world().combine([is_missing], [], what)?;
-    let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
-    let index = run.counters().batch_idx;
-    run.ranks_mut().is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
-    let amount = amount_ahead::<T>(run, &batch)?;
-    agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
-    Ok(Some(batch))
-}
-
-/// Calls `body` as in a process that trains alone.
-pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
-    let world = std::mem::replace(&mut run.ranks_mut().world, World::solo());
-    let outer = current::replace(Current::default());
-    let result = catch_unwind(AssertUnwindSafe(|| body(run)));
-    current::replace(outer);
-    run.ranks_mut().world = world;
-    result.unwrap_or_else(|panic| resume_unwind(panic))
-}
-
-/// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
-/// returns the mean loss over the window, or `Some(None)` if no loss was computed.
-pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
-    try_batch::<T>(run, batch, false)
-}
-
-/// Like [`try_step`], but the batch also ends the window if `is_last` is set.
-pub(crate) fn try_batch<T: Task>(
-    run: &mut Run,
-    batch: T::Batch,
-    is_last: bool,
-) -> Result<Option<Option<f64>>> {
-    decide::check_cancelled(run)?;
-    run.fit_mut().window.begin_batch(is_last);
-    step::<T>(run, batch, &mut |_| Ok(()))?;
-    if run.fit().window.is_open() {
-        return Ok(None);
-    }
-    records::finish_pass(run)?;
-    let loss = run.logs_mut().metric(&format!("{}/{LOSS}", Phase::Train));
-    run.logs_mut().begin_epoch();
-    Ok(Some(loss))
-}
-
-/// Runs a validation pass over these batches.
-pub(crate) fn try_validation<T: Task>(run: &mut Run, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
-    let mut loader = NamedLoader { name: None, every: None, loader };
-    in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, &mut loader, None))
-}
-
-/// Runs a layer around each call of the trial.
-pub(crate) fn watch_calls(run: &mut Run, layer: impl Layer) -> Result<()> {
-    run.hooks_mut().table = kept_hooks(run.hooks(), run.rank())?.wrapped(&SHIMS);
-    *run.layers_mut() = Layers(vec![Arc::new(layer)]);
-    Ok(())
-}
-
-/// Returns what a checkpoint of the trial would save.
-pub(crate) fn states(run: &Run) -> Result<States> {
-    parts::save(run, &parts_of(run, &run.hooks().table))
-}
-
 /// Whether a saved state with this name is that of an optimizer.
 pub(crate) fn is_optimizer(name: &str) -> bool {
     parts::is_optimizer(name)
-}
-
-/// Clears the state that a failed step has left behind.
-pub(crate) fn abandon_step(run: &mut Run) -> Result<()> {
-    GradModeGuard::record();
-    run.step_mut().clear();
-    run.modules_mut().abandon_calls();
-    *run.place_mut() = Place::begin(lifecycle::Fit::INFO, Phase::Train);
-    *run.dispatch_mut() = Dispatch::begin(run.hooks().table.hooks().len());
-    window::discard(run)
 }

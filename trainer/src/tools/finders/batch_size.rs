@@ -6,10 +6,9 @@ use crate::data::{Batch, Loader};
 use crate::distributed::Share;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::cuda;
-use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
-use crate::training::trial::{self, check_loader, trial};
+use crate::training::trial::{Trial, check_loader, trial};
 
 /// The settings of [`Trainer::find_batch_size`].
 ///
@@ -161,8 +160,8 @@ impl<T: Task> Trainer<T> {
                  the first size no larger than the maximum"
             )));
         }
-        trial(&mut self.run, "find_batch_size", super::is_replaced, |run| {
-            search(with, |size| attempt::<T, L>(run, &mut loader, size, steps))
+        trial(&mut self.run, "find_batch_size", super::is_replaced, |trial| {
+            search(with, |size| attempt::<T, L>(trial, &mut loader, size, steps))
         })?
     }
 }
@@ -222,21 +221,21 @@ fn search(
 /// Trains on at most `steps` batches of one size, each rank by itself on its shares of them.
 /// Returns the outcome, which is the same on all ranks.
 fn attempt<T: Task, L: Loader<T::Batch>>(
-    run: &mut Run,
+    trial: &mut Trial<'_>,
     loader: &mut impl FnMut(usize) -> Result<L>,
     size: u64,
     steps: u64,
 ) -> Result<Attempt> {
-    let share = run.world().share();
-    let own = trial::alone(run, |run| attempt_alone::<T, L>(run, loader, share, size, steps))?;
+    let share = trial.run.world().share();
+    let own = trial.alone(|trial| attempt_alone::<T, L>(trial, loader, share, size, steps))?;
     let what = "the agreement on a batch size";
-    let ([worst], []) = run.world().combine([f64::from(own as u8)], [], what)?;
+    let ([worst], []) = trial.run.world().combine([f64::from(own as u8)], [], what)?;
     let outcomes = [Attempt::Fits, Attempt::TooFewSamples, Attempt::OutOfMemory];
     Ok(outcomes.into_iter().find(|outcome| f64::from(*outcome as u8) == worst).unwrap_or(own))
 }
 
 fn attempt_alone<T: Task, L: Loader<T::Batch>>(
-    run: &mut Run,
+    trial: &mut Trial<'_>,
     loader: &mut impl FnMut(usize) -> Result<L>,
     share: Share,
     size: u64,
@@ -249,7 +248,7 @@ fn attempt_alone<T: Task, L: Loader<T::Batch>>(
         loader.share(share)?;
         let rows = size / u64::from(share.of); // or one more
         let mut trained = 0;
-        for batch in loader.batches(run.counters().epoch, 0)? {
+        for batch in loader.batches(trial.run.counters().epoch, 0)? {
             let batch = batch?;
             match batch.samples() {
                 Some(samples) if trained == 0 && samples > size => {
@@ -262,7 +261,7 @@ fn attempt_alone<T: Task, L: Loader<T::Batch>>(
                 Some(samples) if samples < rows => break,
                 _ => {}
             }
-            let _ = trial::try_step::<T>(run, batch)?;
+            let _ = trial.step::<T>(batch, false)?;
             trained += 1;
             if trained == steps {
                 break;
@@ -275,7 +274,7 @@ fn attempt_alone<T: Task, L: Loader<T::Batch>>(
         Ok(Err(error)) => !error.is_cancelled() && is_out_of_memory(&error.to_string()),
         Err(panic) => is_out_of_memory(&panic_text(&**panic)),
     };
-    trial::abandon_step(run)?;
+    trial.abandon_step()?;
     // Memory that libtorch's allocator still holds from this size would not fit the tensors of the
     // next one. If the device cannot be used after the error, the attempt with the next size
     // reports it.

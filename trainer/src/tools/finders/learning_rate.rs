@@ -4,10 +4,9 @@ use super::curve::{LrCurve, LrPoint};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::optim::Optimizers;
-use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
-use crate::training::trial::{self, check_loader, trial};
+use crate::training::trial::{Trial, check_loader, trial};
 
 /// The settings of [`Trainer::find_lr`].
 ///
@@ -188,7 +187,7 @@ impl<T: Task> Trainer<T> {
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
-        trial(&mut self.run, "find_lr", super::is_replaced, |run| range_test::<T>(run, train, with))?
+        trial(&mut self.run, "find_lr", super::is_replaced, |trial| range_test::<T>(trial, train, with))?
     }
 }
 
@@ -215,12 +214,12 @@ fn check_rates(optimizers: &mut Optimizers, lr: f64, ratios: &[f64]) -> Result<(
 
 /// Runs the test. The inner result is the same on all ranks.
 fn range_test<T: Task>(
-    run: &mut Run,
+    trial: &mut Trial<'_>,
     train: &mut dyn Loader<T::Batch>,
     with: &LearningRateFinder,
 ) -> Result<Result<LrCurve>> {
-    train.share(run.world().share())?;
-    let ratios = ratios(run.optimizers_mut())?;
+    train.share(trial.run.world().share())?;
+    let ratios = ratios(trial.run.optimizers_mut())?;
     let mut curve = Vec::new();
     let mut average = 0.0;
     let mut lowest = f64::INFINITY;
@@ -233,18 +232,19 @@ fn range_test<T: Task>(
         if let Some(notes) = &notes {
             notes.clear();
         }
-        let mut batches = train.batches(run.counters().epoch, 0)?;
-        while let Some(batch) = trial::next_batch::<T>(run, &mut batches, notes.as_ref())? {
+        let mut batches = train.batches(trial.run.counters().epoch, 0)?;
+        while let Some(batch) = trial.next_batch::<T>(&mut batches, notes.as_ref())? {
             is_empty = false;
-            if !run.fit().window.is_open() {
+            if !trial.run.fit().window.is_open() {
                 let lr = with.lr(step);
-                for (group, ratio) in run.optimizers_mut().current_mut()?.groups_mut().iter_mut().zip(&ratios)
+                for (group, ratio) in
+                    trial.run.optimizers_mut().current_mut()?.groups_mut().iter_mut().zip(&ratios)
                 {
                     group.lr = lr * ratio;
                 }
             }
-            let loss = trial::try_step::<T>(run, batch)?;
-            check_rates(run.optimizers_mut(), with.lr(step), &ratios)?;
+            let loss = trial.step::<T>(batch, false)?;
+            check_rates(trial.run.optimizers_mut(), with.lr(step), &ratios)?;
             let Some(loss) = loss else { continue };
             let Some(loss) = loss else { continue };
             has_loss = true;
@@ -274,18 +274,18 @@ fn range_test<T: Task>(
         if is_empty {
             return Ok(Err(Error::usage(format!(
                 "`find_lr`: the loader yielded no batches in epoch {}: check that it has data",
-                run.counters().epoch
+                trial.run.counters().epoch
             ))));
         }
-        if !has_loss && !run.fit().window.is_open() {
+        if !has_loss && !trial.run.fit().window.is_open() {
             return Ok(Err(Error::usage(format!(
                 "`find_lr`: no batch of epoch {} logged a loss: either every batch has a weight of 0, or the task computes its \
                  losses in custom operations; pass batches with a weight above 0, or compute the loss in the `loss` operation",
-                run.counters().epoch
+                trial.run.counters().epoch
             ))));
         }
-        run.progress_mut().counters.epoch += 1;
-        run.progress_mut().counters.batch_idx = 0;
+        trial.run.progress_mut().counters.epoch += 1;
+        trial.run.progress_mut().counters.batch_idx = 0;
     }
     Ok(LrCurve::new(curve, with.steps, diverged))
 }
