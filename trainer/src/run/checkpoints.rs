@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
-use super::Run;
+use super::{Run, SavesOfRanks};
 use crate::checkpoint::unpublished::Unpublished;
 use crate::checkpoint::{ActiveCheckpoint, Journal, Resume};
 use crate::error::Result;
@@ -58,6 +58,18 @@ impl CheckpointState {
         let mut requests = self.requests.borrow_mut();
         requests.retain(|request| request.folder != folder);
         requests.push(SaveRequest { folder, mode });
+    }
+
+    /// What this rank has to write.
+    #[inline]
+    pub(crate) fn saves(&self) -> SavesOfRanks {
+        if !self.requests.borrow().is_empty() {
+            SavesOfRanks::Requested
+        } else if self.background.as_ref().is_some_and(BackgroundSave::is_busy) {
+            SavesOfRanks::Writing
+        } else {
+            SavesOfRanks::None
+        }
     }
 
     /// Notes that this process has written a checkpoint as rank 0.

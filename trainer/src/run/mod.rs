@@ -56,7 +56,7 @@ pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequ
 pub(crate) use folder::{FolderState, recorded};
 pub(crate) use module_calls::Modules;
 pub(crate) use place::{Place, Whereabouts};
-pub(crate) use rank_state::{Amount, Ranks, SavesOfRanks, Upcoming};
+pub(crate) use rank_state::{Amount, Ranks, SavesOfRanks};
 pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};

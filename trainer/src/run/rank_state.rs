@@ -21,17 +21,12 @@ pub(crate) struct Ranks {
     /// Whether a hook at `before_step` may skip a batch of training.
     pub(crate) may_skip: bool,
     pub(crate) agreed: Agreed,
-    /// The weight and the number of samples of the next batch over all ranks, if the ranks have
-    /// agreed on that batch.
-    pub(crate) next: Option<Amount>,
     /// Whether the current batch has no row for this rank. The rank then borrows a row from another
     /// rank or, if its own data has ended, uses a copy of its first batch.
     pub(crate) is_borrowed: bool,
     /// The random state of libtorch before the next batch was drawn, which a checkpoint saves
     /// because the resumed run draws that batch again.
     pub(crate) random_before_draw: Option<Tensor>,
-    /// Which batches any rank has in the current pass.
-    pub(crate) upcoming: Upcoming,
     /// Whether each rank trains by itself, so that the weights of the ranks differ.
     pub(crate) train_separately: bool,
     /// The parts of the model whose gradients are averages over all ranks.
@@ -47,10 +42,8 @@ impl Ranks {
             has_left: false,
             may_skip: false,
             agreed: Agreed::default(),
-            next: None,
             is_borrowed: false,
             random_before_draw: None,
-            upcoming: Upcoming::None,
             train_separately: false,
             averaged: BTreeSet::new(),
         }
@@ -97,24 +90,20 @@ pub(crate) struct Agreed {
     pub(crate) saves: SavesOfRanks,
 }
 
-/// The checkpoints of all ranks before a batch.
+/// The checkpoints of a rank before a batch. Those of all ranks are the last of theirs in this
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SavesOfRanks {
     #[default]
     None,
     /// A rank is writing a checkpoint in the background.
     Writing,
-    /// A hook has requested a checkpoint on any rank.
+    /// A hook has requested a checkpoint.
     Requested,
 }
 
-/// The batches that any rank has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Upcoming {
-    None,
-    /// No rank has a batch after the next one, which does not fill its accumulation window.
-    Last,
-    More,
+impl SavesOfRanks {
+    pub(crate) const ALL: [Self; 3] = [SavesOfRanks::None, SavesOfRanks::Writing, SavesOfRanks::Requested];
 }
 
 /// The weight and the number of samples of a batch.

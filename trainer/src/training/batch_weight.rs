@@ -43,8 +43,9 @@ pub(super) fn amount_ahead<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<A
     amount.map_err(|error| run.locate(error))
 }
 
-/// Stores the weight and the number of samples of the current batch.
-pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
+/// Stores the weight and the number of samples of the current batch. `of_ranks` are those over all
+/// ranks, if the ranks have agreed on them.
+pub(super) fn weigh<T: Task>(run: &mut Run, of_ranks: Option<Amount>) -> Result<()> {
     let phase = run.phase();
     let (hooks, step, ranks) = run.weighing();
     step.is_batch_changed = false;
@@ -55,7 +56,7 @@ pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
     match amount {
         Ok(amount) => {
             step.weight = amount.weight;
-            step.total = ranks.next.take().unwrap_or(amount);
+            step.total = of_ranks.unwrap_or(amount);
             Ok(())
         }
         Err(error) => Err(run.locate(error)),
@@ -68,7 +69,7 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     if !run.step().is_batch_changed {
         return Ok(());
     }
-    weigh::<T>(run)?;
+    weigh::<T>(run, None)?;
     if run.phase() == Phase::Train {
         let Amount { weight, samples } = run.step().total;
         let what = "the agreement on the weight of a changed batch";
@@ -76,15 +77,6 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
         run.step_mut().total = Amount { weight, samples };
     }
     Ok(())
-}
-
-/// Whether the batch has a weight of 0, so there is no loss to compute.
-#[inline]
-pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
-    if run.step().weight == 0.0 {
-        weigh_again::<T>(run)?;
-    }
-    Ok(run.step().weight == 0.0)
 }
 
 /// Sets the loss of a batch of weight 0 to 0, so that a loss exists for hooks that run at an

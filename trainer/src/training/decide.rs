@@ -22,14 +22,16 @@ pub(super) enum Before {
     Validation(Stage),
 }
 
-/// The next action of the loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    Go,
-    /// The pass ends after its next batch, which ends the open accumulation window.
-    GoOnce,
-    /// The fit or the pass ends, or the validation is left out.
-    End,
+/// What the loop does next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decision {
+    /// Whether the loop continues. Otherwise, the fit or the pass ends, or the validation is left
+    /// out.
+    pub(super) goes_on: bool,
+    /// Whether the pass ends after its next batch, which ends the open accumulation window.
+    pub(super) ends_window: bool,
+    /// The next batch of all ranks.
+    pub(super) next: Option<NextBatch>,
 }
 
 /// Decides the next action of the loop. Before an epoch or a batch, checks the clock, signals and
@@ -39,40 +41,35 @@ pub(super) enum Decision {
 ///
 /// Returns an error if the run was cancelled.
 pub(super) fn decide(run: &mut Run, before: Before) -> Result<Decision> {
-    let is_train = run.phase() == Phase::Train;
-    match before {
+    let next = match before {
         Before::Epoch => carry_out(run, None)?,
         Before::Batch(next) => carry_out(run, next)?,
         Before::Validation(_) => agree(run, None)?,
-    }
+    };
+    let is_train = run.phase() == Phase::Train;
     // A requested stop lets a validation finish, because metrics of half a validation would be
     // misleading.
     let is_stopped = is_train && is_stopped(run.requests(), run.fit(), run.progress());
-    let ends = match before {
-        Before::Epoch => {
-            plan::has_all_epochs(run.fit(), run.progress()) || plan::has_all_steps(run.fit(), run.counters())
-        }
-        Before::Batch(_) => {
-            run.requests().ends_pass() || is_train && plan::has_all_steps(run.fit(), run.counters())
-        }
-        Before::Validation(stage) => {
-            stage == Stage::ValidatingWithin && run.requests().reason_to_roll_back().is_some()
-        }
-    };
-    if !is_stopped && !ends {
-        return Ok(Decision::Go);
-    }
-    if matches!(before, Before::Batch(_)) && is_train && run.fit().window.is_open() {
-        return Ok(Decision::GoOnce);
-    }
-    if is_stopped && !(matches!(before, Before::Epoch) && plan::has_all_epochs(run.fit(), run.progress())) {
+    let has_all_epochs = plan::has_all_epochs(run.fit(), run.progress());
+    let has_all_steps = is_train && plan::has_all_steps(run.fit(), run.counters());
+    let is_over = is_stopped
+        || match before {
+            Before::Epoch => has_all_epochs || has_all_steps,
+            Before::Batch(_) => run.requests().ends_pass() || has_all_steps,
+            Before::Validation(stage) => {
+                stage == Stage::ValidatingWithin && run.requests().reason_to_roll_back().is_some()
+            }
+        };
+    let is_in_window = matches!(before, Before::Batch(_)) && is_train && run.fit().window.is_open();
+    let goes_on = !is_over || is_in_window;
+    if !goes_on && is_stopped && !(matches!(before, Before::Epoch) && has_all_epochs) {
         run.requests_mut().cut_short();
     }
-    Ok(Decision::End)
+    Ok(Decision { goes_on, ends_window: is_over && is_in_window, next })
 }
 
 /// Carries out what the clock, signals and the hooks on any rank have requested.
-fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
+fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<Option<NextBatch>> {
     let is_train = run.phase() == Phase::Train;
     if is_train
         && !run.is_replay()
@@ -92,7 +89,7 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
             }
         }
     }
-    agree(run, next)?;
+    let next = agree(run, next)?;
     if is_train {
         if run.requests().reason_to_roll_back().is_some() {
             roll_back::roll_back(run)?;
@@ -102,7 +99,8 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         }
         save::save_requested(run)?;
     }
-    check_cancelled(run)
+    check_cancelled(run)?;
+    Ok(next)
 }
 
 /// Returns an error if the run was cancelled and all ranks know that it was.

@@ -1,15 +1,14 @@
 //! The training loop and the passes over data within it.
 
-use super::decide::{Before, Decision, decide};
+use super::decide::{Before, decide};
 use super::erased::steps_per_batch;
 use super::pass::Pass;
 use super::ranks::{PassLength, agree_on_length};
 use super::replicas::Compared;
 use super::resume::{self, DataFingerprint};
+use super::step::step;
 use super::task::Task;
-use super::validation::{
-    Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, set_intervals, validate,
-};
+use super::validation::{Loaders, check_resumed, evaluate, in_phase, loaders_of, set_intervals, validate};
 use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, variables, window};
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, not_one_loader};
@@ -46,10 +45,7 @@ pub(super) fn fit<T: Task>(
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, run.settings())?;
     let resumed = resume::resume(run, &data)?;
-    let all =
-        valid.iter().map(|own| (run_folder::data_name(Phase::Valid, own), &*own.loader as &dyn Loader<_>));
-    let all = [(Phase::Train.name().to_owned(), &*train as &dyn Loader<_>)].into_iter().chain(all);
-    run_folder::describe_data(run, all);
+    run_folder::describe_data(run, Some(&*train), Phase::Valid, &valid);
     if resumed {
         check_resumed(run.fit().position, &valid)?;
     } else {
@@ -75,7 +71,7 @@ pub(super) fn fit<T: Task>(
         }
         let is_unbounded = run.fit().plan.epochs.is_none() && run.settings().max_time.is_none();
         let mut is_idle = false;
-        while let Decision::Go = decide(run, Before::Epoch)? {
+        while decide(run, Before::Epoch)?.goes_on {
             if is_unbounded && is_idle {
                 return Err(plan::never_ends());
             }
@@ -102,7 +98,9 @@ fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Re
         run.fit_mut().position.stage = Stage::SanityCheck;
         in_phase(run, Phase::Sanity, |run| {
             run.operate::<at::sanity_check>(|run| {
-                valid.iter_mut().try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None))
+                valid
+                    .iter_mut()
+                    .try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None, &mut |_| Ok(())))
             })
         })?;
     }
@@ -130,18 +128,7 @@ fn epoch<T: Task>(
             records::emit_pass(run)?;
             run.requests_mut().take_end_of_pass(); // the request was for that pass
         }
-        // A stop that was requested during a validation lets the validation finish.
-        if is_validating {
-            return validate::<T>(run, valid, true);
-        }
-        let due = Stage::Validating;
-        if is_any_due(run.progress(), valid, due, 0)?
-            && let Decision::Go = decide(run, Before::Validation(due))?
-        {
-            run.fit_mut().position.stage = due;
-            validate::<T>(run, valid, false)?;
-        }
-        Ok(())
+        validate::<T>(run, valid, (Stage::Validating, 0), is_validating)
     })?;
     records::emit_pass(run)?; // the values logged at `after_epoch`
     run.fit_mut().position = LoopPosition::default();
@@ -164,37 +151,27 @@ fn train_pass<T: Task>(
         run.fit_mut().weighed = Weighed::None;
     }
     let mut pass = Pass::begin(run, train, order, begun)?;
-    if resumed && run.fit().position.stage == Stage::ValidatingWithin {
-        validate::<T>(run, valid, true)?;
-        run.add_row();
+    let LoopPosition { stage, steps_before, .. } = run.fit().position;
+    if resumed && stage == Stage::ValidatingWithin {
+        validate::<T>(run, valid, (stage, steps_before), true)?;
     }
-    while let Some(before) = pass.step::<T>(run, &mut |_| Ok(()))? {
-        let Counters { optimizer_steps: steps, batches_seen, .. } = before;
+    while let Some(batch) = pass.next::<T>(run)? {
+        let Counters { optimizer_steps: steps_before, batches_seen, .. } = run.counters();
+        run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), run.counters());
+        step::<T>(run, batch, &mut |_| Ok(()))?;
         let weight = run.step().total.weight;
         let is_skipped = run.counters().batches_seen == batches_seen;
         run.fit_mut().weighed.add(weight, is_skipped);
-        let steps_done = run.counters().optimizer_steps;
-        if run.logs_mut().end_batch(steps_done) {
+        let steps = run.counters().optimizer_steps;
+        if run.logs_mut().end_batch(steps) {
             records::emit_steps(run)?;
         }
-        if steps_done > steps && !run.fit().plan.unused.is_empty() {
-            let steps = run.step().steps;
-            let warnings = run.fit_mut().plan.take_unused(steps);
+        if steps > steps_before && !run.fit().plan.unused.is_empty() {
+            let in_batch = run.step().steps;
+            let warnings = run.fit_mut().plan.take_unused(in_batch);
             warnings.into_iter().for_each(|text| run.reports().warn(text));
         }
-        let due = Stage::ValidatingWithin;
-        if is_any_due(run.progress(), valid, due, steps)?
-            && let Decision::Go = decide(run, Before::Validation(due))?
-        {
-            run.fit_mut().position = LoopPosition {
-                stage: due,
-                train: run.counters().batch_idx,
-                steps_before: steps,
-                ..LoopPosition::default()
-            };
-            validate::<T>(run, valid, false)?;
-            run.add_row();
-        }
+        validate::<T>(run, valid, (Stage::ValidatingWithin, steps_before), false)?;
     }
     *run.kept_mut() = None;
     check_weights(&pass, run.fit().weighed, run.counters(), run.reports())?;
@@ -236,22 +213,4 @@ fn check_weights<B: Batch>(
         return Ok(());
     }
     Err(Error::usage(text))
-}
-
-/// Runs the operation `predict`, and passes each prediction to `sink`.
-pub(super) fn predict<T: Task>(
-    run: &mut Run,
-    data: &mut dyn Loader<T::Batch>,
-    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
-) -> Result<()> {
-    if data.named().is_some() {
-        return Err(not_one_loader());
-    }
-    let named = [(Phase::Predict.name().to_owned(), &*data as &dyn Loader<_>)];
-    run_folder::describe_data(run, named.into_iter());
-    run.operate::<at::predict>(|run| {
-        let _no_grad = tch::no_grad_guard();
-        each_batch::<T>(run, data, None, sink)
-    })?;
-    records::emit_pass(run)
 }

@@ -9,8 +9,6 @@ use super::agreement::NextBatch;
 use super::batch_weight::amount_ahead;
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
-use super::records;
-use super::step::step;
 use super::task::Task;
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::data::{Batch, Batches, Loader, PassNotes};
@@ -21,7 +19,7 @@ use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::layers::Target;
 use crate::run::settings::Settings;
-use crate::run::{Amount, Run, Upcoming};
+use crate::run::{Amount, Run};
 
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
@@ -38,12 +36,17 @@ pub(super) struct Pass<'a, B> {
     has_ended: bool,
     /// Whether the pass was ended before the loader had no further batch.
     is_cut: bool,
-    /// Whether no batch of the pass has been returned yet, not even before a resume.
-    is_new: bool,
     /// The information from the loader about the batches.
     notes: Option<PassNotes>,
     /// The batch that this rank processes, with a weight of 0, while only other ranks have a batch.
     stand_in: StandIn<B>,
+}
+
+/// A batch that is about to be processed.
+pub(super) struct Drawn<B> {
+    pub(super) batch: B,
+    /// Its weight and its number of samples over all ranks, if they have agreed on it.
+    pub(super) of_ranks: Option<Amount>,
 }
 
 /// A copy of the first batch of a pass, which a rank processes again once its own data has ended.
@@ -101,35 +104,18 @@ impl<'a, B: Batch> Pass<'a, B> {
             limit,
             has_ended: false,
             is_cut: false,
-            is_new: start == 0,
             notes,
             stand_in,
         })
     }
 
-    /// Processes the next batch of the pass, and passes each prediction to `sink`. Returns the
-    /// counters before the batch, or `None` at the end of the pass.
+    /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
     ///
     /// # Errors
     ///
-    /// Returns the error of the loader or of the step, or an error if the pass has no batch at all,
-    /// or if the run was cancelled.
-    pub(super) fn step<T: Task<Batch = B>>(
-        &mut self,
-        run: &mut Run,
-        sink: &mut dyn FnMut(T::Pred) -> Result<()>,
-    ) -> Result<Option<Counters>> {
-        let Some(batch) = self.next::<T>(run)? else { return Ok(None) };
-        let counters = run.counters();
-        if run.phase() == Phase::Train {
-            run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), counters);
-        }
-        step::<T>(run, batch, sink)?;
-        Ok(Some(counters))
-    }
-
-    /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
-    fn next<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<Option<B>> {
+    /// Returns the error of the loader, or an error if the pass has no batch at all, or if the run
+    /// was cancelled.
+    pub(super) fn next<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<Option<Drawn<B>>> {
         let done = run.counters().batch_idx;
         let is_train = run.phase() == Phase::Train;
         run.fit_mut().position.begin_batch(is_train, done);
@@ -137,34 +123,33 @@ impl<'a, B: Batch> Pass<'a, B> {
             notes.forget_before(done);
         }
         let own = if run.world().is_solo() { None } else { Some(self.look::<T>(run)?) };
-        let (mut batch, ends_window) = match decide(run, Before::Batch(own))? {
-            Decision::Go => (self.take(run)?, false),
-            Decision::GoOnce => (self.take(run)?, true),
-            Decision::End => {
-                self.is_cut = true;
-                (None, true)
-            }
-        };
+        let Decision { goes_on, ends_window, next } = decide(run, Before::Batch(own))?;
         run.ranks_mut().random_before_draw = None;
-        if batch.is_none() && !self.is_cut && run.ranks().upcoming != Upcoming::None {
-            run.ranks_mut().is_borrowed = true;
-            let copy = self.copy_of_first(run.world().rank());
-            batch = Some(copy.map_err(|error| run.locate(error))?);
-        }
-        if batch.is_none() {
+        self.is_cut = !goes_on;
+        let Some(batch) = (if goes_on { self.take(run, next)? } else { None }) else {
             let warning = self.wrong_length(run.progress(), run.phase(), run.at().loader());
             if let Some((loader, text)) = warning
                 && run.fit_mut().plan.notes_wrong_length(loader)
             {
                 run.reports().warn(text);
             }
-        } else if is_train {
-            // Drawing a batch ahead is only necessary if this batch does not fill the window.
+            return Ok(None);
+        };
+        if is_train {
             let is_last = ends_window
-                || !is_filled_by_next(run.fit(), run.settings(), run.counters()) && self.is_last(run);
+                || match next {
+                    Some(next) => next.is_last,
+                    // Drawing a batch ahead is only necessary if this one does not fill the window.
+                    None => {
+                        !is_filled_by_next(run.fit(), run.settings(), run.counters()) && {
+                            self.draw_ahead(run, 1);
+                            self.ahead[0].is_none()
+                        }
+                    }
+                };
             run.fit_mut().window.begin_batch(is_last);
         }
-        Ok(batch)
+        Ok(Some(Drawn { batch, of_ranks: next.map(|next| next.amount) }))
     }
 
     /// Whether a request or a setting has ended the pass, apart from its limit.
@@ -251,54 +236,45 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(NextBatch { exists, is_last, amount })
     }
 
-    fn take(&mut self, run: &mut Run) -> Result<Option<B>> {
-        let next = match self.ahead.pop_front() {
-            Some(next) => next,
-            None => self.draw(run),
-        };
-        let is_first = std::mem::take(&mut self.is_new);
-        if let Some(Ok(batch)) = &next
-            && matches!(self.stand_in, StandIn::None)
-            && !run.world().is_solo()
-        {
-            self.stand_in = StandIn::of(batch);
-        }
-        match next {
-            None if is_first && run.ranks().upcoming == Upcoming::None => Err(no_batch()),
-            next => next.transpose(),
-        }
-    }
-
-    /// Whether no batch is left on any rank. Draws the next batch to find out; [`take`](Pass::take)
-    /// then returns this batch, or the error of the loader.
-    fn is_last(&mut self, run: &mut Run) -> bool {
-        if !run.world().is_solo() {
-            return run.ranks().upcoming == Upcoming::Last; // the ranks have agreed on it
-        }
+    /// Takes the next batch or, while only other ranks have one, a copy of the first batch. `next`
+    /// is the next batch of all ranks.
+    fn take(&mut self, run: &mut Run, next: Option<NextBatch>) -> Result<Option<B>> {
         self.draw_ahead(run, 1);
-        self.ahead[0].is_none()
+        let own = self.ahead.pop_front().flatten().transpose()?;
+        match (&own, next) {
+            (Some(batch), Some(_)) if matches!(self.stand_in, StandIn::None) => {
+                self.stand_in = StandIn::of(batch);
+            }
+            (None, Some(next)) if next.exists => {
+                run.ranks_mut().is_borrowed = true;
+                let copy = self.copy_of_first(run.world().rank());
+                return copy.map(Some).map_err(|error| run.locate(error));
+            }
+            (None, _) if run.counters().batch_idx == 0 => return Err(no_batch()),
+            _ => {}
+        }
+        Ok(own)
     }
 
     /// Draws batches until this many are drawn ahead.
     fn draw_ahead(&mut self, run: &mut Run, count: usize) {
         while self.ahead.len() < count {
-            let drawn = self.draw(run);
+            if self.left == 0 {
+                self.ahead.push_back(None);
+                continue;
+            }
+            self.left -= 1;
+            let drawn = run.layered(Target::Loader, |_| Ok(self.batches.next()));
+            let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
+            if drawn.is_none() {
+                self.left = 0;
+                self.has_ended = true;
+            }
+            if let Some(notes) = &self.notes {
+                notes.take_warnings().into_iter().for_each(|text| run.reports().warn_on_any_rank(text));
+            }
             self.ahead.push_back(drawn);
         }
-    }
-
-    fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
-        self.left = self.left.checked_sub(1)?;
-        let drawn = run.layered(Target::Loader, |_| Ok(self.batches.next()));
-        let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
-        if drawn.is_none() {
-            self.left = 0;
-            self.has_ended = true;
-        }
-        if let Some(notes) = &self.notes {
-            notes.take_warnings().into_iter().for_each(|warning| run.reports().warn_on_any_rank(warning));
-        }
-        drawn
     }
 }
 

@@ -193,12 +193,15 @@ fn only_warn(reports: &Reports, what: &str, result: Result<()>) {
     }
 }
 
-/// Records the data that the entry point reads in each phase and, for a resumed fit, the settings,
+/// Records the data that the entry point reads: the training data of a fit, and the loaders of
+/// another phase. Also records, for a resumed fit, the settings,
 /// hooks and machine of the program that has resumed it, which may differ from those of the program
 /// that began the run. A failure is only a warning.
-pub(super) fn describe_data<'l, B: Batch>(
+pub(super) fn describe_data<B: Batch>(
     run: &mut Run,
-    loaders: impl Iterator<Item = (String, &'l dyn Loader<B>)>,
+    train: Option<&dyn Loader<B>>,
+    phase: Phase,
+    loaders: &[NamedLoader<'_, B>],
 ) {
     let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = run.folder_state_mut() else {
         return;
@@ -206,7 +209,9 @@ pub(super) fn describe_data<'l, B: Batch>(
     if let Some(resumed_by) = resumed_by.take() {
         file.describe_as(resumed_by);
     }
-    for (name, loader) in loaders {
+    let train = train.map(|train| (Phase::Train.name().to_owned(), train));
+    let loaders = loaders.iter().map(|own| (data_name(phase, own), &*own.loader as &dyn Loader<_>));
+    for (name, loader) in train.into_iter().chain(loaders) {
         let prefix = format!("{name}.");
         file.data.retain(|known, _| !known.starts_with(&prefix));
         let settings = loader.settings().into_values().into_iter();
@@ -223,7 +228,7 @@ pub(super) fn describe_data<'l, B: Batch>(
 }
 
 /// Returns the name of the data of a phase, or of one of its named loaders: `valid/clean`.
-pub(super) fn data_name<B: Batch>(phase: Phase, loader: &NamedLoader<'_, B>) -> String {
+fn data_name<B: Batch>(phase: Phase, loader: &NamedLoader<'_, B>) -> String {
     match loader.name() {
         "" => phase.name().to_owned(),
         name => format!("{phase}/{name}"),

@@ -3,6 +3,7 @@
 use super::batch_weight::{weigh, weigh_again};
 use super::decide::ends_pass;
 use super::erased::{PREDICTION, data_mut};
+use super::pass::Drawn;
 use super::task::{Task, TrainStep};
 use super::{agreement, layout, window};
 use crate::data::Batch;
@@ -20,10 +21,10 @@ use crate::run::dispatch::OperationOutput;
 /// end.
 pub(super) fn step<T: Task>(
     run: &mut Run,
-    batch: T::Batch,
+    drawn: Drawn<T::Batch>,
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
-    let result = begin::<T>(run, batch).and_then(|()| {
+    let result = begin::<T>(run, drawn).and_then(|()| {
         run.fit_mut().failed_mid_step = true;
         let result = match run.phase() {
             Phase::Predict => run_prediction::<T>(run, sink),
@@ -37,15 +38,15 @@ pub(super) fn step<T: Task>(
 }
 
 /// Stores a batch, resets the flags of the step, and counts the batch.
-fn begin<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
+fn begin<T: Task>(run: &mut Run, drawn: Drawn<T::Batch>) -> Result<()> {
     run.dispatch_mut().origin.next_batch();
-    data_mut::<T>(run.step_mut()).batch = Some(batch);
+    data_mut::<T>(run.step_mut()).batch = Some(drawn.batch);
     run.step_mut().steps = 0;
     run.step_mut().losses_before = run.step().losses;
     run.requests_mut().skip_batch(false);
     run.returning(|run| {
         run.place_mut().operation = at::step::INFO; // for errors of `Task::weight`
-        weigh::<T>(run)
+        weigh::<T>(run, drawn.of_ranks)
     })?;
     run.progress_mut().batch_number = if run.phase() == Phase::Train {
         run.progress_mut().train_batches += 1;

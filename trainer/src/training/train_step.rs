@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ref_cast::ref_cast_custom;
 use tch::Tensor;
 
-use super::batch_weight::{is_weightless, no_loss, weigh_again};
+use super::batch_weight::{no_loss, weigh_again};
 use super::erased::{self, LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred};
 use super::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Task, TrainStep};
 use crate::error::{Error, Result};
@@ -200,11 +200,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
     ) -> Result<LossDone<'s>> {
         check_not_stale(forward.0, self.run.step().preds, "prediction")?;
-        let loss = if is_weightless::<T>(&mut self.run)? {
-            no_loss(&mut self.run)
-        } else {
-            self.produce_loss(|task, pred, batch| compute(task, pred, batch).map(Some))?
-        };
+        let loss = self.produce_loss(|task, pred, batch| compute(task, pred, batch).map(Some))?;
         Ok(LossDone(loss, PhantomData))
     }
 
@@ -287,20 +283,23 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// Runs the operation `loss` outside of training, where the task may return no loss.
     pub(super) fn eval_loss(&mut self) -> Result<()> {
-        if is_weightless::<T>(&mut self.run)? {
-            return Ok(());
-        }
         self.produce_loss(|task, pred, batch| task.eval_loss(pred, batch)).map(drop)
     }
 
-    /// Runs the operation `loss`, checks and logs the loss, if there is one, and fires
-    /// `after_loss`. The name of the metric is `loss`, or `<operation>/loss` within an operation of
+    /// Runs the operation `loss`, checks and logs the loss, if there is one, and fires `after_loss`.
+    /// For a batch of weight 0, there is nothing to compute. The name of the metric is `loss`, or `<operation>/loss` within an operation of
     /// a custom lifecycle. Returns the sequence number of the loss, for the token to hold.
     fn produce_loss(
         &mut self,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
     ) -> Result<u64> {
         let run = &mut self.run;
+        if run.step().weight == 0.0 {
+            weigh_again::<T>(run)?;
+        }
+        if run.step().weight == 0.0 {
+            return Ok(if run.phase() == Phase::Train { no_loss(run) } else { run.step().losses });
+        }
         run.fire::<at::before_loss>()?;
         run.produce::<at::loss>(LOSS_OUTPUT, |run| compute_loss(run, compute))?;
         if run.step().loss.is_none() {

@@ -107,7 +107,7 @@ impl<T: Task> Trainer<T> {
     #[doc(alias = "evaluate")]
     pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
-            validation::evaluate_each::<T, at::valid>(run, valid)
+            validation::evaluate_each::<T, at::valid>(run, valid, &mut |_| Ok(()))
         })
     }
 
@@ -120,7 +120,7 @@ impl<T: Task> Trainer<T> {
     #[doc(alias = "evaluate")]
     pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
-            validation::evaluate_each::<T, at::test>(run, test)
+            validation::evaluate_each::<T, at::test>(run, test, &mut |_| Ok(()))
         })
     }
 
@@ -156,7 +156,7 @@ impl<T: Task> Trainer<T> {
         mut sink: impl FnMut(T::Pred) -> Result<()>,
     ) -> Result<Summary> {
         entry::enter(&mut self.run, Phase::Predict, lifecycle::Predict::INFO, |run| {
-            fit::predict::<T>(run, data, &mut sink)
+            validation::evaluate_each::<T, at::predict>(run, data, &mut sink)
         })
     }
 }

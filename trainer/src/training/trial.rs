@@ -12,6 +12,7 @@ use super::agreement::{NextBatch, agree};
 use super::batch_weight::amount_ahead;
 pub(crate) use super::parts::VARIABLES;
 use super::parts::{self, AnyPart};
+use super::pass::Drawn;
 use super::step::step;
 use super::task::Task;
 use super::validation::{evaluate, in_phase};
@@ -37,7 +38,7 @@ use crate::run::Table;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::layers::{Layer, Layers, SHIMS};
 use crate::run::reports::Reports;
-use crate::run::{Dispatch, Place, Run};
+use crate::run::{Amount, Dispatch, Place, Run};
 
 /// Whether the caller of a trial does itself what a hook with this value does.
 type Replaced = fn(&(dyn Any + Send)) -> bool;
@@ -47,6 +48,9 @@ pub(crate) struct Trial<'r> {
     pub(crate) run: &'r mut Run,
     /// The method that runs the trial, for messages.
     name: &'static str,
+    /// The weight and the number of samples of the next batch over all ranks, if they have agreed on
+    /// it.
+    of_ranks: Option<Amount>,
 }
 
 /// Runs a [`Trial`], and then restores the model, the optimizers, the random state and everything
@@ -65,7 +69,7 @@ pub(crate) fn trial<R>(
     is_replaced: Replaced,
     body: impl FnOnce(&mut Trial<'_>) -> Result<R>,
 ) -> Result<R> {
-    let mut trial = Trial { run, name };
+    let mut trial = Trial { run, name, of_ranks: None };
     trial.check()?;
     ranks::join(trial.run)?;
     let result = trial.run_together(is_replaced, body);
@@ -81,7 +85,7 @@ pub(crate) fn trial<R>(
 impl Trial<'_> {
     /// Returns an error if a trial cannot run, or if it could not be undone.
     fn check(&self) -> Result<()> {
-        let Trial { run, name } = self;
+        let Trial { run, name, .. } = self;
         run.optimizers().require()?;
         if run.checkpoints().resume.is_some() {
             return Err(Error::usage(format!(
@@ -116,7 +120,7 @@ impl Trial<'_> {
         is_replaced: Replaced,
         body: impl FnOnce(&mut Trial<'_>) -> Result<R>,
     ) -> Result<R> {
-        let Trial { run, name } = self;
+        let Trial { run, name, .. } = self;
         let table = kept_hooks(run.hooks(), run.rank())?;
         let on = (&run.hooks().table, run.device());
         let active = ActiveEntry::begin(lifecycle::Fit::INFO.name, on, run.settings().seed, run.reports())?;
@@ -145,7 +149,7 @@ impl Trial<'_> {
         self.run.ranks_mut().is_borrowed = false;
         outer.into_iter().for_each(|outer| outer.restore(self.run));
         let restored = self.restore(copies);
-        let Trial { run, name } = self;
+        let Trial { run, name, .. } = self;
         run.model_mut().note_values_except(&changed);
         drop(modes);
         drop(active);
@@ -217,7 +221,8 @@ impl Trial<'_> {
         let index = run.counters().batch_idx;
         run.ranks_mut().is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
         let amount = amount_ahead::<T>(run, &batch)?;
-        agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
+        let next = agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
+        self.of_ranks = next.map(|next| next.amount);
         Ok(Some(batch))
     }
 
@@ -238,7 +243,8 @@ impl Trial<'_> {
         let run = &mut *self.run;
         decide::check_cancelled(run)?;
         run.fit_mut().window.begin_batch(is_last);
-        step::<T>(run, batch, &mut |_| Ok(()))?;
+        let drawn = Drawn { batch, of_ranks: self.of_ranks.take() };
+        step::<T>(run, drawn, &mut |_| Ok(()))?;
         if run.fit().window.is_open() {
             return Ok(None);
         }
@@ -251,7 +257,9 @@ impl Trial<'_> {
     /// Runs a validation pass over these batches.
     pub(crate) fn validate<T: Task>(&mut self, loader: &mut dyn Loader<T::Batch>) -> Result<()> {
         let mut loader = NamedLoader { name: None, every: None, loader };
-        in_phase(self.run, Phase::Valid, |run| evaluate::<T, at::valid>(run, &mut loader, None))
+        in_phase(self.run, Phase::Valid, |run| {
+            evaluate::<T, at::valid>(run, &mut loader, None, &mut |_| Ok(()))
+        })
     }
 
     /// Runs a layer around each call of the trial.

@@ -4,13 +4,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::decide::{Before, decide};
 use super::pass::Pass;
 use super::replicas::Compared;
+use super::step::step;
 use super::task::Task;
 use super::{modules, records, replicas, run_folder};
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
-use crate::data::{Batch, Loader, NamedLoader};
+use crate::data::{Batch, Loader, NamedLoader, not_one_loader};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
@@ -130,7 +132,7 @@ fn is_due(progress: &LoopState, every: Option<Every>, stage: Stage, steps_before
 }
 
 /// Whether the validation of any loader is due.
-pub(super) fn is_any_due<B: Batch>(
+fn is_any_due<B: Batch>(
     progress: &LoopState,
     loaders: &Loaders<'_, B>,
     stage: Stage,
@@ -144,55 +146,85 @@ pub(super) fn is_any_due<B: Batch>(
     Ok(false)
 }
 
-/// Validates each loader that is due at the current stage of the loop, or resumes these validations
-/// at the position of the loop. A stop that is requested during one of these validations takes
-/// effect after the last of them.
+/// Validates each loader that is due at this stage of the loop, if the loop [goes on](decide) to,
+/// or resumes these validations at the position of the loop. `steps_before` is the number of
+/// optimizer steps before the batch that just ended. A stop that is requested during one of these
+/// validations takes effect after the last of them.
 pub(super) fn validate<T: Task>(
     run: &mut Run,
     loaders: &mut Loaders<'_, T::Batch>,
+    (stage, steps_before): (Stage, u64),
     resumed: bool,
 ) -> Result<()> {
-    let LoopPosition { stage, loader: first, valid, steps_before, .. } = run.fit().position;
-    let first = if resumed { usize::try_from(first).unwrap_or(usize::MAX) } else { 0 };
-    for (nth, loader) in loaders.iter_mut().enumerate().skip(first) {
-        let begun = (resumed && nth == first).then_some(valid);
+    if !resumed {
+        if !is_any_due(run.progress(), loaders, stage, steps_before)?
+            || !decide(run, Before::Validation(stage))?.goes_on
+        {
+            return Ok(());
+        }
+        let train = run.counters().batch_idx;
+        run.fit_mut().position = LoopPosition { stage, train, steps_before, ..LoopPosition::default() };
+    }
+    let LoopPosition { loader: first, valid, .. } = run.fit().position;
+    let mut begun = resumed.then_some(valid);
+    for (nth, loader) in (0..).zip(loaders).skip_while(|(nth, _)| *nth < first) {
         if begun.is_none() {
             if !is_due(run.progress(), loader.every, stage, steps_before)? {
                 continue;
             }
-            run.fit_mut().position.loader = nth as u64;
+            run.fit_mut().position.loader = nth;
             run.fit_mut().position.valid = 0;
         }
-        in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, loader, begun))?;
+        in_phase(run, Phase::Valid, |run| {
+            evaluate::<T, at::valid>(run, loader, begun.take(), &mut |_| Ok(()))
+        })?;
+    }
+    if stage == Stage::ValidatingWithin {
+        run.add_row();
     }
     Ok(())
 }
 
 /// Runs an operation that is a pass over data without gradients, for each loader that `loader`
-/// consists of.
+/// consists of. Passes each prediction of the phase `predict` to `sink`.
 pub(super) fn evaluate_each<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
+    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
+    if run.phase() == Phase::Predict && loader.named().is_some() {
+        return Err(not_one_loader());
+    }
     let mut loaders = loaders_of(loader)?;
-    let phase = run.phase();
-    let all = loaders.iter().map(|own| (run_folder::data_name(phase, own), &*own.loader as &dyn Loader<_>));
-    run_folder::describe_data(run, all);
-    loaders.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None))
+    run_folder::describe_data(run, None, run.phase(), &loaders);
+    loaders.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None, sink))
 }
 
 /// Runs an operation that is a pass over data without gradients, or resumes it after `resumed`
-/// batches.
+/// batches. Passes each prediction of the phase `predict` to `sink`.
 pub(super) fn evaluate<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut NamedLoader<'_, T::Batch>,
     resumed: Option<u64>,
+    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
     run.at_mut().set_loader(loader.name.as_ref());
     let result = run.resume_operation::<O>(resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
-        replicas::compare(run.model(), run.ranks(), Compared::Weights, "before this evaluation")?;
-        each_batch::<T>(run, loader.loader, resumed, &mut |_| Ok(()))
+        if run.phase() != Phase::Predict {
+            replicas::compare(run.model(), run.ranks(), Compared::Weights, "before this evaluation")?;
+        }
+        let mut pass = Pass::begin(run, loader.loader, run.counters().epoch, resumed)?;
+        // A resumed pass may have had batches with a weight.
+        let mut weighed = if resumed.is_none() { Weighed::None } else { Weighed::default() };
+        while let Some(batch) = pass.next::<T>(run)? {
+            step::<T>(run, batch, sink)?;
+            weighed.add(run.step().weight, false);
+        }
+        run.requests_mut().take_end_of_pass(); // the request was for this pass
+        warn_of_no_weight(run.phase(), run.at().loader(), run.world(), run.reports(), weighed)?;
+        modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
+        records::finish_pass(run)
     });
     let result = result.and_then(|()| records::emit_pass(run));
     run.at_mut().set_loader(None);
@@ -240,24 +272,4 @@ pub(super) fn in_phase<R>(
     run.progress_mut().batches = batches;
     run.requests_mut().return_to(ends_outer);
     result
-}
-
-/// Runs a pass over data outside of training, and passes each prediction of the phase `predict` to
-/// `sink`.
-pub(super) fn each_batch<T: Task>(
-    run: &mut Run,
-    loader: &mut dyn Loader<T::Batch>,
-    resumed: Option<u64>,
-    sink: &mut dyn FnMut(T::Pred) -> Result<()>,
-) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.counters().epoch, resumed)?;
-    // A resumed pass may have had batches with a weight.
-    let mut weighed = if resumed.is_none() { Weighed::None } else { Weighed::default() };
-    while pass.step::<T>(run, sink)?.is_some() {
-        weighed.add(run.step().weight, false);
-    }
-    run.requests_mut().take_end_of_pass(); // the request was for this pass
-    warn_of_no_weight(run.phase(), run.at().loader(), run.world(), run.reports(), weighed)?;
-    modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
-    records::finish_pass(run)
 }
