@@ -27,45 +27,24 @@ use crate::run::{
     BackgroundSave, CheckpointState, Model, Ranks, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks,
 };
 
-/// Writes the checkpoints that hooks have requested, and completes a background save that has
-/// finished.
+/// Writes the checkpoints that hooks have requested, or continues a background save. If several
+/// processes train together, all of them do so before the same batch: a save continues once no rank
+/// is writing its files.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
-    if !run.world().is_solo() {
-        return save_with_ranks(run);
+    let is_solo = run.world().is_solo();
+    let saves =
+        if is_solo { run.checkpoints().saves() } else { std::mem::take(&mut run.ranks_mut().agreed.saves) };
+    match (saves, &mut run.checkpoints_mut().background) {
+        (SavesOfRanks::Requested, _) => save_all(run),
+        (SavesOfRanks::Writing, _) | (SavesOfRanks::None, None) => Ok(()),
+        (SavesOfRanks::None, Some(save)) if save.stage == SaveStage::Writing => publish_on_thread(save),
+        (SavesOfRanks::None, Some(_)) => complete(run),
     }
-    let is_idle = run.checkpoints().requests.borrow().is_empty() && run.checkpoints().background.is_none();
-    if is_idle { Ok(()) } else { save_all(run) }
 }
 
-/// If all ranks know of the checkpoints that hooks on any rank have requested, writes them in the
-/// order of the ranks, each folder only once. Otherwise, continues a background save.
-#[cold]
-fn save_with_ranks(run: &mut Run) -> Result<()> {
-    match std::mem::take(&mut run.ranks_mut().agreed.saves) {
-        SavesOfRanks::None => return continue_background(run),
-        SavesOfRanks::Writing => return Ok(()),
-        SavesOfRanks::Requested => {}
-    }
-    let own = run.checkpoints_mut().requests.take();
-    let of_ranks: Vec<Vec<SaveRequest>> = run.world().gather_named(&own, "the agreement on checkpoints")?;
-    let requests = run.checkpoints_mut().requests.get_mut();
-    for request in of_ranks.into_iter().flatten() {
-        if requests.iter().all(|known| known.folder != request.folder) {
-            requests.push(request);
-        }
-    }
-    save_all(run)
-}
-
-/// Continues a background save after all ranks have written their files. First, rank 0 publishes
-/// the checkpoint on a thread; later, `after_save_checkpoint` fires on all ranks before the same
-/// batch.
-fn continue_background(run: &mut Run) -> Result<()> {
-    let Some(save) = &mut run.checkpoints_mut().background else { return Ok(()) };
-    if save.stage == SaveStage::Publishing {
-        return complete(run);
-    }
+/// After all ranks have written their files, publishes the checkpoint on a thread of rank 0.
+fn publish_on_thread(save: &mut BackgroundSave) -> Result<()> {
     save.stage = SaveStage::Publishing;
     let written = save.thread.take().map_or(Ok(None), joined);
     let Some(unpublished) = written.map_err(|error| in_file(&save.active.folder, error))? else {
@@ -77,15 +56,10 @@ fn continue_background(run: &mut Run) -> Result<()> {
 
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    let saved = if !run.world().is_solo() && run.fit().is_running {
-        run.ranks_mut().agreed.saves = SavesOfRanks::Requested;
-        save_with_ranks(run)
-    } else {
-        if run.ranks().has_left && run.rank() > 0 {
-            warn_of_unwritten(run.checkpoints_mut().requests.take(), run.rank());
-        }
-        save_all(run)
-    };
+    if run.ranks().has_left && run.rank() > 0 {
+        warn_of_unwritten(run.checkpoints_mut().requests.take(), run.rank());
+    }
+    let saved = save_all(run);
     if let Err(error) = &saved {
         ranks::leave(run, error); // the other ranks wait
     }
@@ -151,13 +125,21 @@ fn warn_of_unwritten(requests: Vec<SaveRequest>, rank: u32) {
     }
 }
 
+/// Writes the checkpoints that hooks on any rank have requested, in the order of the ranks and each
+/// folder only once. If several processes train together, every rank must call this.
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    let is_alone = run.world().is_solo();
-    if is_alone && run.checkpoints().background.as_ref().is_some_and(|save| !save.is_busy()) {
-        complete(run)?;
+    let mut requests = run.checkpoints_mut().requests.take();
+    if run.fit().is_running && !run.world().is_solo() {
+        let of_ranks = run.world().gather_named(&requests, "the agreement on checkpoints")?;
+        requests.clear();
+        for request in of_ranks.into_iter().flatten() {
+            if requests.iter().all(|known| known.folder != request.folder) {
+                requests.push(request);
+            }
+        }
     }
-    for SaveRequest { folder, mode } in run.checkpoints_mut().requests.take() {
+    for SaveRequest { folder, mode } in requests {
         if !run.fit().is_running || run.fit().position.stage == Stage::SanityCheck {
             let text = "no checkpoint can be saved outside of a `fit` or during its sanity check: request it during \
                         training";
@@ -187,43 +169,41 @@ fn save(run: &mut Run, mode: SaveMode) -> Result<()> {
     records::flush(run)?; // so that the saved state of loggers includes the record
     let is_alone = run.world().is_solo();
     let writes_nothing = is_alone && run.rank() > 0;
-    if mode == SaveMode::Now || writes_nothing {
-        return run
-            .operate::<at::save_checkpoint>(|run| {
-                let snapshot = Snapshot::take(run)?;
-                if writes_nothing {
-                    return Ok(());
-                }
-                let history = snapshot.journal.digest.bytes;
-                let written = snapshot.begin(run.world(), run.checkpoints().active_folder())?.write()?;
-                run.world().combine([], [], FILES_OF_RANKS)?;
-                written.map_or(Ok(()), Unpublished::publish)?;
-                if run.rank() == 0 {
-                    let folder = run.checkpoints().active_folder().to_owned();
-                    run.checkpoints_mut().note_written(folder, history);
-                }
-                Ok(())
-            })
-            .map(drop);
-    }
+    let in_background = mode == SaveMode::InBackground && !writes_nothing;
     run.fire::<at::before_save_checkpoint>()?;
-    let done = run.inside::<at::save_checkpoint>(|run| {
+    let ending = run.inside::<at::save_checkpoint>(|run| {
         let mut snapshot = Snapshot::take(run)?;
-        snapshot.tensors.own_their_memory()?;
+        if writes_nothing {
+            return Ok(());
+        }
+        if in_background {
+            snapshot.tensors.own_their_memory()?;
+        }
         let history = snapshot.journal.digest.bytes;
         let save = snapshot.begin(run.world(), run.checkpoints().active_folder())?;
-        let thread = spawn(move || match save.write()? {
-            Some(alone) if is_alone => alone.publish().map(|()| None),
-            written => Ok(written),
-        })?;
-        let active = run.checkpoints_mut().active.take().unwrap_or_default();
-        let thread = Some(thread);
-        let stage = if is_alone { SaveStage::Publishing } else { SaveStage::Writing };
-        run.checkpoints_mut().background = Some(BackgroundSave { active, history, thread, stage });
+        if in_background {
+            let thread = spawn(move || match save.write()? {
+                Some(alone) if is_alone => alone.publish().map(|()| None),
+                written => Ok(written),
+            })?;
+            let active = run.checkpoints_mut().active.take().unwrap_or_default();
+            let stage = if is_alone { SaveStage::Publishing } else { SaveStage::Writing };
+            let save = BackgroundSave { active, history, thread: Some(thread), stage };
+            run.checkpoints_mut().background = Some(save);
+            return Ok(());
+        }
+        let written = save.write()?;
+        run.world().combine([], [], FILES_OF_RANKS)?;
+        written.map_or(Ok(()), Unpublished::publish)?;
+        if run.rank() == 0 {
+            let folder = run.checkpoints().active_folder().to_owned();
+            run.checkpoints_mut().note_written(folder, history);
+        }
         Ok(())
     })?;
     // If a hook replaced the operation, there is no thread to wait for.
-    if done == Ending::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
+    let has_ended = if in_background { ending == Ending::Replaced } else { ending.took_place() };
+    if has_ended { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
 /// The name of the collective in which each rank waits for the files of all ranks.
