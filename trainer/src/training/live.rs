@@ -89,8 +89,11 @@ impl LiveFile {
                 return;
             }
         }
+        let is_first = state.content.written == 0.0;
+        update(run, state);
+        state.content.takes_checkpoint_requests &= !has_ended;
         // Writing is not retried: a full or slow disk has better uses.
-        if let Err(error) = state.write(run, folder.to_owned(), has_ended) {
+        if let Err(error) = state.write(folder.to_owned(), is_first || has_ended) {
             *held = None;
             run.reports().warn(format!("`trainer watch` cannot follow this entry point: {error}"));
         }
@@ -101,18 +104,15 @@ impl LiveFile {
 }
 
 impl LiveState {
+    /// Writes the content: immediately, or else on a thread.
     #[cold]
-    fn write(&mut self, run: &Run, folder: PathBuf, has_ended: bool) -> Result<()> {
-        let is_first = self.content.written == 0.0;
+    fn write(&mut self, folder: PathBuf, immediately: bool) -> Result<()> {
         // A panic of the thread has already been printed, and affects only this file.
-        let earlier = self.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())));
-        update(run, self);
-        self.content.takes_checkpoint_requests &= !has_ended;
-        let content = self.content.clone();
-        earlier?;
-        if is_first || has_ended {
-            return replace(&folder, &content);
+        self.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())))?;
+        if immediately {
+            return replace(&folder, &self.content);
         }
+        let content = self.content.clone();
         let writer = thread::Builder::new().name("live.json".into());
         self.writer = Some(writer.spawn(move || replace(&folder, &content))?);
         Ok(())
