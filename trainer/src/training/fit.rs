@@ -84,8 +84,9 @@ pub(super) fn fit<T: Task>(
             run.reports().notice(&plan::nothing_left(run.fit(), run.progress(), run.requests()));
         }
         records::warn_of_unrecorded(run.settings(), &run.logs(), run.reports(), !resumed);
-        if !resumed {
-            never_ran::note_hooks_that_never_ran(run);
+        if run.progress().fits_begun == 1 && !resumed && !run.is_replay() && !run.settings().is_fast_dev_run()
+        {
+            never_ran::note_hooks_that_never_ran(run.hooks().table.hooks(), run.dispatch(), run.reports());
         }
         Ok(())
     })?;

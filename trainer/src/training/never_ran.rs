@@ -6,25 +6,21 @@ use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Dispatch;
 use crate::run::Hook;
-use crate::run::Run;
+use crate::run::reports::Reports;
 
 /// At the end of the first fit of a run, prints a line for each hook of the program that did not
 /// run, because nothing fired its custom moment or because its `every` never came due. This may be
 /// intended, as for a point that only fires if something is wrong, so it is not a warning.
-pub(super) fn note_hooks_that_never_ran(run: &Run) {
-    if run.settings().is_fast_dev_run() || run.is_replay() || run.progress().fits_begun > 1 {
-        return;
-    }
-    let hooks = run.hooks().table.hooks();
+pub(super) fn note_hooks_that_never_ran(hooks: &[Hook], dispatch: &Dispatch, reports: &Reports) {
     for (index, hook) in hooks.iter().enumerate().filter(|(_, hook)| is_expected(hook)) {
         let definition = &hook.definition;
         let placed = definition.origin.placed();
-        if let Some(missing) = never_entered(run.dispatch(), hook) {
-            run.reports().notice(&format!("{placed} did not run in this fit, because {missing}"));
+        if let Some(missing) = never_entered(dispatch, hook) {
+            reports.notice(&format!("{placed} did not run in this fit, because {missing}"));
         } else if let (Some(every), Some(unit)) = (definition.every, definition.moment.counts)
-            && !run.dispatch().was_due(index)
+            && !dispatch.was_due(index)
         {
-            run.reports().notice(&format!(
+            reports.notice(&format!(
                 "{placed} did not run in this fit, because its `every = {every}` never came due: there were fewer {} at `{}`",
                 unit.name(),
                 definition.moment.path()
