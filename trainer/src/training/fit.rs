@@ -18,7 +18,6 @@ use crate::lifecycle::at;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::reports::Reports;
 
 /// Runs the operation `fit`. A resumed fit continues where it was interrupted: points that have
 /// already fired do not fire again.
@@ -152,11 +151,12 @@ fn train_pass<T: Task>(
         run.fit_mut().weighed = Weighed::None;
     }
     let mut pass = Pass::begin(run, train, order, begun)?;
-    let LoopPosition { stage, steps_before, .. } = run.fit().position;
+    let LoopPosition { stage, steps_before, .. } = pass.run.fit().position;
     if resumed && stage == Stage::ValidatingWithin {
-        validate::<T>(run, valid, (stage, steps_before), true)?;
+        validate::<T>(pass.run, valid, (stage, steps_before), true)?;
     }
-    while let Some(batch) = pass.next::<T>(run)? {
+    while let Some(batch) = pass.next::<T>()? {
+        let run = &mut *pass.run;
         let Counters { optimizer_steps: steps_before, batches_seen, .. } = run.counters();
         run.logs_mut().records.plan = records::planned(run.settings(), run.fit(), run.counters());
         step::<T>(run, batch, &mut |_| Ok(()))?;
@@ -174,8 +174,9 @@ fn train_pass<T: Task>(
         }
         validate::<T>(run, valid, (Stage::ValidatingWithin, steps_before), false)?;
     }
-    *run.kept_mut() = None;
-    check_weights(&pass, run.fit().weighed, run.counters(), run.reports())?;
+    *pass.run.kept_mut() = None;
+    check_weights(&pass)?;
+    let run = pass.run;
     let store = run.step().store(run.hooks().task());
     store.map_or(Ok(()), |store| variables::check(run.vars(), store))?;
     modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
@@ -195,22 +196,17 @@ fn train_pass<T: Task>(
 
 /// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
 /// ended the pass, later batches may have a weight, so this is only a warning.
-fn check_weights<B: Batch>(
-    pass: &Pass<'_, B>,
-    weighed: Weighed,
-    counters: Counters,
-    reports: &Reports,
-) -> Result<()> {
-    if weighed != Weighed::Without || pass.is_cut() {
+fn check_weights<B: Batch>(pass: &Pass<'_, B>) -> Result<()> {
+    if pass.run.fit().weighed != Weighed::Without || pass.is_cut() {
         return Ok(());
     }
     let text = format!(
         "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every target is \
          masked",
-        counters.epoch
+        pass.run.counters().epoch
     );
-    if pass.has_reached_limit(counters.batch_idx) {
-        reports.warn(text);
+    if pass.has_reached_limit() {
+        pass.run.reports().warn(text);
         return Ok(());
     }
     Err(Error::usage(text))

@@ -1,7 +1,6 @@
 //! One pass over data: batch by batch, up to its limit.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use tch::Device;
 
@@ -10,7 +9,7 @@ use super::batch_weight::amount_ahead;
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
 use super::task::Task;
-use crate::checkpoint::progress::{FitState, LoopState};
+use crate::checkpoint::progress::LoopState;
 use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
@@ -18,11 +17,11 @@ use crate::libtorch;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::layers::Target;
-use crate::run::settings::Settings;
 use crate::run::{Amount, Run};
 
-/// The batches of one pass.
+/// One pass over the batches of a loader. It has the run until it ends.
 pub(super) struct Pass<'a, B> {
+    pub(super) run: &'a mut Run,
     batches: Batches<'a, B>,
     /// An upper bound on the number of batches that are left to draw.
     left: u64,
@@ -68,7 +67,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// Begins a pass over the batches of a loader in this epoch, or resumes one after `resumed`
     /// batches.
     pub(super) fn begin(
-        run: &mut Run,
+        run: &'a mut Run,
         loader: &'a mut dyn Loader<B>,
         epoch: u64,
         resumed: Option<u64>,
@@ -97,6 +96,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         let left = limit.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = run.layered(Target::Loader, |_| Ok::<_, Error>(loader.batches(epoch, start)))??;
         Ok(Pass {
+            run,
             batches,
             left,
             ahead: VecDeque::with_capacity(2),
@@ -115,24 +115,19 @@ impl<'a, B: Batch> Pass<'a, B> {
     ///
     /// Returns the error of the loader, or an error if the pass has no batch at all, or if the run
     /// was cancelled.
-    pub(super) fn next<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<Option<Drawn<B>>> {
-        let done = run.counters().batch_idx;
-        let is_train = run.phase() == Phase::Train;
-        run.fit_mut().position.begin_batch(is_train, done);
+    pub(super) fn next<T: Task<Batch = B>>(&mut self) -> Result<Option<Drawn<B>>> {
+        let done = self.run.counters().batch_idx;
+        let is_train = self.run.phase() == Phase::Train;
+        self.run.fit_mut().position.begin_batch(is_train, done);
         if let Some(notes) = &self.notes {
             notes.forget_before(done);
         }
-        let own = if run.world().is_solo() { None } else { Some(self.look::<T>(run)?) };
-        let Decision { goes_on, ends_window, next } = decide(run, Before::Batch(own))?;
-        run.ranks_mut().random_before_draw = None;
+        let own = if self.run.world().is_solo() { None } else { Some(self.look::<T>()?) };
+        let Decision { goes_on, ends_window, next } = decide(self.run, Before::Batch(own))?;
+        self.run.ranks_mut().random_before_draw = None;
         self.is_cut = !goes_on;
-        let Some(batch) = (if goes_on { self.take(run, next)? } else { None }) else {
-            let warning = self.wrong_length(run.progress(), run.phase(), run.at().loader());
-            if let Some((loader, text)) = warning
-                && run.fit_mut().plan.notes_wrong_length(loader)
-            {
-                run.reports().warn(text);
-            }
+        let Some(batch) = (if goes_on { self.take(next)? } else { None }) else {
+            self.check_length();
             return Ok(None);
         };
         if is_train {
@@ -141,13 +136,13 @@ impl<'a, B: Batch> Pass<'a, B> {
                     Some(next) => next.is_last,
                     // Drawing a batch ahead is only necessary if this one does not fill the window.
                     None => {
-                        !is_filled_by_next(run.fit(), run.settings(), run.counters()) && {
-                            self.draw_ahead(run, 1);
+                        !self.fills_window() && {
+                            self.draw_ahead(1);
                             self.ahead[0].is_none()
                         }
                     }
                 };
-            run.fit_mut().window.begin_batch(is_last);
+            self.run.fit_mut().window.begin_batch(is_last);
         }
         Ok(Some(Drawn { batch, of_ranks: next.map(|next| next.amount) }))
     }
@@ -158,25 +153,21 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// Whether the pass has had as many batches as a setting allows.
-    pub(super) fn has_reached_limit(&self, done: u64) -> bool {
-        self.limit.is_some_and(|limit| done >= limit)
+    pub(super) fn has_reached_limit(&self) -> bool {
+        self.limit.is_some_and(|limit| self.run.counters().batch_idx >= limit)
     }
 
-    /// If the number of batches was not the announced one, returns what the loader is called and a
-    /// warning.
+    /// Warns if the number of batches was not the announced one.
     #[cold]
-    fn wrong_length(
-        &self,
-        progress: &LoopState,
-        phase: Phase,
-        loader: Option<&Arc<str>>,
-    ) -> Option<(String, String)> {
-        let announced = self.announced?;
-        let done = progress.counters.batch_idx;
-        let is_short = self.has_ended && progress.batches.is_some_and(|batches| done < batches);
+    fn check_length(&mut self) {
+        let Some(announced) = self.announced else { return };
+        let LoopState { counters: Counters { batch_idx: done, .. }, batches, .. } = *self.run.progress();
+        let is_short = self.has_ended && batches.is_some_and(|batches| done < batches);
         if !is_short && done <= announced {
-            return None;
+            return;
         }
+        let phase = self.run.phase();
+        let loader = self.run.at().loader();
         let of = loader.map_or_else(|| format!("of `{}`", phase.name()), |name| format!("`{name}`"));
         let used = if phase == Phase::Train {
             ", from which schedules, validation by fraction and remaining times are computed"
@@ -188,90 +179,99 @@ impl<'a, B: Batch> Pass<'a, B> {
             "the loader {of} announced {announced} batches{used}, but {more} {done} in a pass: correct its length (`Loader::len`, \
              `.with_len({done})`), or leave the length out"
         );
-        Some((of, text))
+        if self.run.fit_mut().plan.notes_wrong_length(of) {
+            self.run.reports().warn(text);
+        }
     }
 
     /// Returns the batch that this rank processes while only other ranks have data.
     #[cold]
-    fn copy_of_first(&self, rank: u32) -> Result<B> {
-        let why = match &self.stand_in {
-            StandIn::Copy(first) => match first.try_clone() {
-                Some(batch) => return Ok(batch),
-                None => "its batches cannot be copied: implement `Batch::try_clone` for them",
-            },
-            StandIn::NoCopy => "its batches cannot be copied: implement `Batch::try_clone` for them",
+    fn copy_of_first(&self) -> Result<B> {
+        if let StandIn::Copy(first) = &self.stand_in
+            && let Some(batch) = first.try_clone()
+        {
+            return Ok(batch);
+        }
+        let why = match self.stand_in {
             StandIn::None => "it has had no batch in this pass: give each rank at least one",
+            _ => "its batches cannot be copied: implement `Batch::try_clone` for them",
         };
-        Err(Error::usage(format!(
-            "rank {rank} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
-             batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on all ranks"
-        )))
+        Err(self.run.locate(Error::usage(format!(
+            "rank {} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
+             batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on \
+             all ranks",
+            self.run.world().rank()
+        ))))
     }
 
     /// Draws the next batch in advance, and describes it for the other ranks.
     #[cold]
-    fn look<T: Task<Batch = B>>(&mut self, run: &mut Run) -> Result<NextBatch> {
-        run.ranks_mut().random_before_draw =
+    fn look<T: Task<Batch = B>>(&mut self) -> Result<NextBatch> {
+        self.run.ranks_mut().random_before_draw =
             if self.ahead.is_empty() { Some(libtorch::random_state(Device::Cpu)?) } else { None };
-        self.draw_ahead(run, 1);
+        self.draw_ahead(1);
         let exists = self.ahead[0].is_some();
-        let index = run.counters().batch_idx;
-        run.ranks_mut().is_borrowed =
+        let index = self.run.counters().batch_idx;
+        self.run.ranks_mut().is_borrowed =
             exists && self.notes.as_ref().is_some_and(|notes| notes.is_borrowed(index));
-        if run.phase() != Phase::Train {
+        if self.run.phase() != Phase::Train {
             return Ok(NextBatch { exists, ..NextBatch::default() });
         }
         let amount = match &self.ahead[0] {
-            Some(Ok(batch)) => amount_ahead::<T>(run, batch)?,
+            Some(Ok(batch)) => amount_ahead::<T>(self.run, batch)?,
             // The error is returned when the batch is taken.
             Some(Err(_)) | None => Amount::default(),
         };
         // A roll-back before the batch can empty the window.
-        let may_not_fill =
-            run.kept().is_some() || !is_filled_by_next(run.fit(), run.settings(), run.counters());
+        let may_not_fill = self.run.kept().is_some() || !self.fills_window();
         let is_last = may_not_fill && {
-            self.draw_ahead(run, 2);
+            self.draw_ahead(2);
             self.ahead[0].is_none() || self.ahead[1].is_none()
         };
         Ok(NextBatch { exists, is_last, amount })
     }
 
+    /// Whether the next batch fills its accumulation window.
+    fn fills_window(&self) -> bool {
+        let Counters { epoch, .. } = self.run.counters();
+        self.run.fit().window.is_filled_by_next(self.run.settings().accumulate_in(epoch))
+    }
+
     /// Takes the next batch or, while only other ranks have one, a copy of the first batch. `next`
     /// is the next batch of all ranks.
-    fn take(&mut self, run: &mut Run, next: Option<NextBatch>) -> Result<Option<B>> {
-        self.draw_ahead(run, 1);
+    fn take(&mut self, next: Option<NextBatch>) -> Result<Option<B>> {
+        self.draw_ahead(1);
         let own = self.ahead.pop_front().flatten().transpose()?;
         match (&own, next) {
             (Some(batch), Some(_)) if matches!(self.stand_in, StandIn::None) => {
                 self.stand_in = StandIn::of(batch);
             }
             (None, Some(next)) if next.exists => {
-                run.ranks_mut().is_borrowed = true;
-                let copy = self.copy_of_first(run.world().rank());
-                return copy.map(Some).map_err(|error| run.locate(error));
+                self.run.ranks_mut().is_borrowed = true;
+                return self.copy_of_first().map(Some);
             }
-            (None, _) if run.counters().batch_idx == 0 => return Err(no_batch()),
+            (None, _) if self.run.counters().batch_idx == 0 => return Err(no_batch()),
             _ => {}
         }
         Ok(own)
     }
 
     /// Draws batches until this many are drawn ahead.
-    fn draw_ahead(&mut self, run: &mut Run, count: usize) {
+    fn draw_ahead(&mut self, count: usize) {
         while self.ahead.len() < count {
             if self.left == 0 {
                 self.ahead.push_back(None);
                 continue;
             }
             self.left -= 1;
-            let drawn = run.layered(Target::Loader, |_| Ok(self.batches.next()));
+            let drawn = self.run.layered(Target::Loader, |_| Ok(self.batches.next()));
             let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
             if drawn.is_none() {
                 self.left = 0;
                 self.has_ended = true;
             }
             if let Some(notes) = &self.notes {
-                notes.take_warnings().into_iter().for_each(|text| run.reports().warn_on_any_rank(text));
+                notes.take_warnings().into_iter().for_each(|text| self.run.reports().warn_on_any_rank(text));
             }
             self.ahead.push_back(drawn);
         }
@@ -290,11 +290,6 @@ fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<
     let first = loader.batches(epoch, 0)?.next().transpose()?;
     libtorch::set_random_state(Device::Cpu, &random)?;
     Ok(first.map_or(StandIn::None, |first| StandIn::of(&first)))
-}
-
-/// Whether the next batch fills its accumulation window.
-fn is_filled_by_next(fit: &FitState, settings: &Settings, counters: Counters) -> bool {
-    fit.window.is_filled_by_next(settings.accumulate_in(counters.epoch))
 }
 
 fn no_batch() -> Error {

@@ -217,10 +217,11 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
         let mut pass = Pass::begin(run, loader.loader, run.counters().epoch, resumed)?;
         // A resumed pass may have had batches with a weight.
         let mut weighed = if resumed.is_none() { Weighed::None } else { Weighed::default() };
-        while let Some(batch) = pass.next::<T>(run)? {
-            step::<T>(run, batch, sink)?;
-            weighed.add(run.step().weight, false);
+        while let Some(batch) = pass.next::<T>()? {
+            step::<T>(pass.run, batch, sink)?;
+            weighed.add(pass.run.step().weight, false);
         }
+        let run = pass.run;
         run.requests_mut().take_end_of_pass(); // the request was for this pass
         warn_of_no_weight(run.phase(), run.at().loader(), run.world(), run.reports(), weighed)?;
         modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
