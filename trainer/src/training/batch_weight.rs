@@ -3,7 +3,9 @@
 use tch::{Kind, Tensor};
 
 use super::erased::{data, task_in};
+use super::pass::Pass;
 use super::task::Task;
+use crate::checkpoint::progress::Weighed;
 use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
@@ -98,4 +100,41 @@ pub(super) fn no_loss(run: &mut Run) -> u64 {
     run.step_mut().loss_scale = 1.0;
     run.step_mut().losses += 1;
     run.step().losses
+}
+
+/// Reports a pass that just ended if every batch of it had weight 0, for an evaluation on all
+/// ranks. A training pass then was useless, which is an error unless a limit ended it, after which
+/// later batches may have a weight.
+pub(super) fn check_weights<B: Batch>(pass: &Pass<'_, B>, weighed: Weighed) -> Result<()> {
+    let Pass { run, .. } = pass;
+    let phase = match run.phase() {
+        Phase::Sanity | Phase::Predict => return Ok(()),
+        Phase::Train => {
+            if weighed != Weighed::Without || pass.is_cut() {
+                return Ok(());
+            }
+            let text = format!(
+                "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every \
+                 target is masked",
+                run.counters().epoch
+            );
+            if !pass.has_reached_limit() {
+                return Err(Error::usage(text));
+            }
+            run.reports().warn(text);
+            return Ok(());
+        }
+        Phase::Valid => "validation",
+        Phase::Test => "test",
+    };
+    if !run.world().any("the weights of an evaluation", weighed == Weighed::With)?
+        && weighed == Weighed::Without
+    {
+        let loader = run.at().loader().map_or_else(String::new, |name| format!(" of `{name}`"));
+        run.reports().warn(format!(
+            "every batch of the {phase} pass{loader} had weight 0, so it has neither a loss nor metrics: check `Task::weight`, and \
+             whether every target is masked"
+        ));
+    }
+    Ok(())
 }

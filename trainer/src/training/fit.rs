@@ -1,5 +1,6 @@
 //! The training loop and the passes over data within it.
 
+use super::batch_weight::check_weights;
 use super::decide::{Before, decide};
 use super::erased::steps_per_batch;
 use super::pass::Pass;
@@ -11,8 +12,8 @@ use super::task::Task;
 use super::validation::{Loaders, check_resumed, evaluate, in_phase, loaders_of, set_intervals, validate};
 use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, variables, window};
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
-use crate::data::{Batch, Loader, not_one_loader};
-use crate::error::{Error, Result};
+use crate::data::{Loader, not_one_loader};
+use crate::error::Result;
 use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moments::counters::Counters;
@@ -175,7 +176,8 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, (Stage::ValidatingWithin, steps_before), false)?;
     }
     *pass.run.kept_mut() = None;
-    check_weights(&pass)?;
+    let weighed = pass.run.fit().weighed;
+    check_weights(&pass, weighed)?;
     let run = pass.run;
     let store = run.step().store(run.hooks().task());
     store.map_or(Ok(()), |store| variables::check(run.vars(), store))?;
@@ -192,22 +194,4 @@ fn train_pass<T: Task>(
         run.reports().warn(text);
     }
     Ok(())
-}
-
-/// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
-/// ended the pass, later batches may have a weight, so this is only a warning.
-fn check_weights<B: Batch>(pass: &Pass<'_, B>) -> Result<()> {
-    if pass.run.fit().weighed != Weighed::Without || pass.is_cut() {
-        return Ok(());
-    }
-    let text = format!(
-        "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every target is \
-         masked",
-        pass.run.counters().epoch
-    );
-    if pass.has_reached_limit() {
-        pass.run.reports().warn(text);
-        return Ok(());
-    }
-    Err(Error::usage(text))
 }

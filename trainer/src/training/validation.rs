@@ -2,8 +2,8 @@
 //! fit.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
+use super::batch_weight::check_weights;
 use super::decide::{Before, decide};
 use super::pass::Pass;
 use super::replicas::Compared;
@@ -13,14 +13,12 @@ use super::{modules, records, replicas, run_folder};
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader, not_one_loader};
-use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 use crate::values::every::Every;
 
@@ -221,37 +219,15 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
             step::<T>(pass.run, batch, sink)?;
             weighed.add(pass.run.step().weight, false);
         }
+        check_weights(&pass, weighed)?;
         let run = pass.run;
         run.requests_mut().take_end_of_pass(); // the request was for this pass
-        warn_of_no_weight(run.phase(), run.at().loader(), run.world(), run.reports(), weighed)?;
         modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
         records::finish_pass(run)
     });
     let result = result.and_then(|()| records::emit_pass(run));
     run.at_mut().set_loader(None);
     result
-}
-
-/// Warns if every batch of the evaluation pass that just ended had weight 0 on all ranks.
-fn warn_of_no_weight(
-    phase: Phase,
-    loader: Option<&Arc<str>>,
-    world: &World,
-    reports: &Reports,
-    weighed: Weighed,
-) -> Result<()> {
-    if matches!(phase, Phase::Valid | Phase::Test)
-        && !world.any("the weights of an evaluation", weighed == Weighed::With)?
-        && weighed == Weighed::Without
-    {
-        let loader = loader.map_or_else(String::new, |name| format!(" of `{name}`"));
-        reports.warn(format!(
-            "every batch of the {} pass{loader} had weight 0, so it has neither a loss nor metrics: check `Task::weight`, and whether \
-             every target is masked",
-            if phase == Phase::Valid { "validation" } else { "test" }
-        ));
-    }
-    Ok(())
 }
 
 /// Calls `body`, which runs passes in the given phase. Then restores the state of the outer pass:
