@@ -1,6 +1,5 @@
 //! The training loop and the passes over data within it.
 
-use super::batch_weight::check_weights;
 use super::decide::{Before, decide};
 use super::erased::steps_per_batch;
 use super::pass::Pass;
@@ -10,7 +9,7 @@ use super::resume::{self, DataFingerprint};
 use super::step::step;
 use super::task::Task;
 use super::validation::{Loaders, check_resumed, evaluate, in_phase, loaders_of, set_intervals, validate};
-use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, variables, window};
+use super::{never_ran, plan, ranks, records, replicas, run_folder, variables, window};
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Loader, not_one_loader};
 use crate::error::Result;
@@ -176,15 +175,11 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, (Stage::ValidatingWithin, steps_before), false)?;
     }
     *pass.run.kept_mut() = None;
+    let store = pass.run.step().store(pass.run.hooks().task());
+    store.map_or(Ok(()), |store| variables::check(pass.run.vars(), store))?;
+    records::warn_of_unrecorded(pass.run.settings(), &pass.run.logs(), pass.run.reports(), false);
     let weighed = pass.run.fit().weighed;
-    check_weights(&pass, weighed)?;
-    let run = pass.run;
-    let store = run.step().store(run.hooks().task());
-    store.map_or(Ok(()), |store| variables::check(run.vars(), store))?;
-    modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
-    records::warn_of_unrecorded(run.settings(), &run.logs(), run.reports(), false);
-    records::flush(run)?;
-    records::finish_pass(run)?;
+    pass.end(weighed)?;
     if run.fit().plan.has_warned_of_divergence {
         return Ok(());
     }

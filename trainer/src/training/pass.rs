@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use tch::Device;
 
 use super::agreement::NextBatch;
-use super::batch_weight::amount_ahead;
+use super::batch_weight::{amount_ahead, check_weights};
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
 use super::task::Task;
-use crate::checkpoint::progress::LoopState;
+use super::{modules, records};
+use crate::checkpoint::progress::{LoopState, Weighed};
 use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
@@ -145,6 +146,15 @@ impl<'a, B: Batch> Pass<'a, B> {
             self.run.fit_mut().window.begin_batch(is_last);
         }
         Ok(Some(Drawn { batch, of_ranks: next.map(|next| next.amount) }))
+    }
+
+    /// Ends the pass, and reduces what was logged in it. `weighed` are the weights of its batches.
+    pub(super) fn end(self, weighed: Weighed) -> Result<()> {
+        check_weights(&self, weighed)?;
+        let Pass { run, .. } = self;
+        modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
+        records::flush(run)?;
+        records::finish_pass(run)
     }
 
     /// Whether a request or a setting has ended the pass, apart from its limit.

@@ -3,13 +3,12 @@
 
 use std::collections::HashSet;
 
-use super::batch_weight::check_weights;
 use super::decide::{Before, decide};
 use super::pass::Pass;
 use super::replicas::Compared;
 use super::step::step;
 use super::task::Task;
-use super::{modules, records, replicas, run_folder};
+use super::{records, replicas, run_folder};
 use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader, not_one_loader};
@@ -219,11 +218,8 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
             step::<T>(pass.run, batch, sink)?;
             weighed.add(pass.run.step().weight, false);
         }
-        check_weights(&pass, weighed)?;
-        let run = pass.run;
-        run.requests_mut().take_end_of_pass(); // the request was for this pass
-        modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
-        records::finish_pass(run)
+        pass.run.requests_mut().take_end_of_pass(); // the request was for this pass
+        pass.end(weighed)
     });
     let result = result.and_then(|()| records::emit_pass(run));
     run.at_mut().set_loader(None);
