@@ -24,7 +24,23 @@ pub(super) fn step<T: Task>(
     drawn: Drawn<T::Batch>,
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
-    let result = begin::<T>(run, drawn).and_then(|()| {
+    run.dispatch_mut().origin.next_batch();
+    data_mut::<T>(run.step_mut()).batch = Some(drawn.batch);
+    run.step_mut().steps = 0;
+    run.step_mut().losses_before = run.step().losses;
+    run.requests_mut().skip_batch(false);
+    let weighed = run.returning(|run| {
+        run.place_mut().operation = at::step::INFO; // for errors of `Task::weight`
+        weigh::<T>(run, drawn.of_ranks)
+    });
+    let result = weighed.and_then(|()| {
+        run.progress_mut().batch_number = if run.phase() == Phase::Train {
+            run.progress_mut().train_batches += 1;
+            run.progress().train_batches
+        } else {
+            run.fit_mut().window.begin_batch(false);
+            run.counters().batch_idx + 1
+        };
         run.fit_mut().failed_mid_step = true;
         let result = match run.phase() {
             Phase::Predict => run_prediction::<T>(run, sink),
@@ -35,27 +51,6 @@ pub(super) fn step<T: Task>(
     });
     run.step_mut().clear();
     result
-}
-
-/// Stores a batch, resets the flags of the step, and counts the batch.
-fn begin<T: Task>(run: &mut Run, drawn: Drawn<T::Batch>) -> Result<()> {
-    run.dispatch_mut().origin.next_batch();
-    data_mut::<T>(run.step_mut()).batch = Some(drawn.batch);
-    run.step_mut().steps = 0;
-    run.step_mut().losses_before = run.step().losses;
-    run.requests_mut().skip_batch(false);
-    run.returning(|run| {
-        run.place_mut().operation = at::step::INFO; // for errors of `Task::weight`
-        weigh::<T>(run, drawn.of_ranks)
-    })?;
-    run.progress_mut().batch_number = if run.phase() == Phase::Train {
-        run.progress_mut().train_batches += 1;
-        run.progress().train_batches
-    } else {
-        run.fit_mut().window.begin_batch(false);
-        run.counters().batch_idx + 1
-    };
-    Ok(())
 }
 
 fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
