@@ -1,12 +1,15 @@
-//! Logging: how the values that hooks log get into the [`Log`](crate::log::Log).
+//! Logging: how the values that hooks log get into the [`Log`].
 //!
 //! A hook that only observes has only `&Run`, so the log is in a `RefCell`. Borrowing it cannot
 //! fail, because each borrow lasts for a single call that runs no user code.
 
+use std::cell::RefCell;
+
 use super::Run;
+use super::reports::Reports;
 use crate::error::{Error, Result};
 use crate::hook::frame::HookId;
-use crate::log::{Content, Joined, LOSS, Logged, Reduce, Value};
+use crate::log::{Content, Joined, LOSS, Log, Logged, Reduce, Value};
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Hook;
@@ -52,7 +55,8 @@ impl Run {
                 let (one, other) = (self.hooks.table.hook(id), &self.hooks.table.hooks()[other]);
                 // A hook at a later moment may replace a value.
                 if (one.definition.row)() == (other.definition.row)() {
-                    self.warn_of_shared_name(&name, other, one, "the later one replaces the other");
+                    let effect = "the later one replaces the other";
+                    warn_of_shared_name(&self.log, &self.reports, (phase, &name), [other, one], effect);
                 }
             }
             return Ok(());
@@ -73,23 +77,10 @@ impl Run {
         })?;
         if let (Some(other), Some(hook)) = (other, hook) {
             let other = &self.hooks.table.hooks()[other];
-            self.warn_of_shared_name(&name, other, hook, "their values are combined");
+            let effect = "their values are combined";
+            warn_of_shared_name(&self.log, &self.reports, (phase, &name), [other, hook], effect);
         }
         Ok(())
-    }
-
-    /// Warns that two hooks log values under one name, unless they are methods of one value.
-    #[cold]
-    fn warn_of_shared_name(&self, name: &str, one: &Hook, other: &Hook, effect: &str) {
-        if one.slot.is_some() && one.slot == other.slot {
-            return;
-        }
-        let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
-        let phase = self.at.place.phase;
-        self.log.borrow_mut().mark_shared(phase, name);
-        self.reports.warn(format!(
-            "`{phase}/{name}` is logged by both `{one}` and `{other}`, and {effect}: use different names"
-        ));
     }
 
     /// Logs the loss of the current step under this name.
@@ -118,6 +109,27 @@ impl Run {
         }
     }
 }
+
+/// Warns that two hooks log values under one name, unless they are methods of one value.
+#[cold]
+fn warn_of_shared_name(
+    log: &RefCell<Log>,
+    reports: &Reports,
+    (phase, name): (Phase, &str),
+    hooks: [&Hook; 2],
+    effect: &str,
+) {
+    let [one, other] = hooks;
+    if one.slot.is_some() && one.slot == other.slot {
+        return;
+    }
+    let [one, other] = hooks.map(|hook| public_path(&hook.definition.origin.name()).into_owned());
+    log.borrow_mut().mark_shared(phase, name);
+    reports.warn(format!(
+        "`{phase}/{name}` is logged by both `{one}` and `{other}`, and {effect}: use different names"
+    ));
+}
+
 /// Whether the trainer logs a loss under this name: the loss of the step, or the loss of an
 /// operation of a custom lifecycle.
 fn is_loss_name(name: &str) -> bool {
