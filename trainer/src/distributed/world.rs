@@ -428,6 +428,13 @@ impl World {
         links.combine(maxima, sums, what)
     }
 
+    /// Whether the flag is set on any rank. Unlike [`any`](World::any), this is the trainer's own
+    /// communication.
+    pub(crate) fn is_set(&self, flag: bool, what: &str) -> Result<bool> {
+        let ([flag], []) = self.combine([f64::from(u8::from(flag))], [], what)?;
+        Ok(flag > 0.0)
+    }
+
     /// Compares a value with those of the other ranks, and returns two values that differ, if any.
     /// The size of the messages does not depend on the values, unless they differ.
     pub(crate) fn difference<V: Serialize + DeserializeOwned>(

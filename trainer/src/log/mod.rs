@@ -161,6 +161,12 @@ impl Log {
         Ok(other)
     }
 
+    /// Adds a loss, which the trainer itself logs.
+    pub(crate) fn add_loss(&mut self, phase: Phase, name: &str, value: Value, weight: f64) -> Result<()> {
+        let reduce = Reduce::Mean;
+        self.add(Logged { phase, name, reduce, value, weight, is_main_only: false, hook: None }).map(drop)
+    }
+
     /// Records that it is known that different hooks log this metric.
     pub(crate) fn mark_shared(&mut self, phase: Phase, name: &str) {
         if let Some(meter) = self.meters.get_mut(phase, name) {

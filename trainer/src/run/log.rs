@@ -83,21 +83,6 @@ impl Run {
         Ok(())
     }
 
-    /// Logs the loss of the current step under this name.
-    pub(crate) fn log_loss(&self, name: &str, loss: Value) -> Result<()> {
-        let name = self.at.metric_name(name);
-        self.log.borrow_mut().add(Logged {
-            phase: self.at.place.phase,
-            name: &name,
-            reduce: Reduce::Mean,
-            value: loss,
-            weight: self.step.weight,
-            is_main_only: false,
-            hook: None,
-        })?;
-        Ok(())
-    }
-
     /// Logs a histogram, an image or a text.
     pub(crate) fn log_media(&self, name: &str, content: impl FnOnce() -> Result<Content>) {
         let name = self.at.metric_name(name);

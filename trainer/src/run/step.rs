@@ -132,6 +132,13 @@ impl StepData {
         phase == Phase::Train && self.batch_len.is_some()
     }
 
+    /// Counts a loss that was computed, and returns its number.
+    pub(crate) fn count_loss(&mut self) -> u64 {
+        self.loss_scale = 1.0;
+        self.losses += 1;
+        self.losses
+    }
+
     /// Drops the data of the current step.
     pub(crate) fn clear(&mut self) {
         if let Some(data) = &mut self.data {
@@ -168,11 +175,6 @@ impl Run {
     /// The ranks and the optimizers, which the gradients concern.
     pub(crate) fn gradients(&mut self) -> (&mut Ranks, &mut Optimizers) {
         (&mut self.ranks, &mut self.model.optimizers)
-    }
-
-    /// The hooks with the task, the step and the ranks, which the weight of a batch concerns.
-    pub(crate) fn weighing(&mut self) -> (&mut RunHooks, &mut StepData, &mut Ranks) {
-        (&mut self.hooks, &mut self.step, &mut self.ranks)
     }
 }
 

@@ -112,15 +112,3 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<Option<NextBatch>>
         amount: Amount { weight, samples },
     }))
 }
-
-/// In training, skips the batch on all ranks if a hook at `before_step` skips it on any of
-/// them.
-#[inline]
-pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
-    if run.ranks().may_skip && run.phase() == Phase::Train {
-        let skips = f64::from(u8::from(run.requests().skips_batch()));
-        let ([skips], []) = run.world().combine([skips], [], "the agreement on a skipped batch")?;
-        run.requests_mut().skip_batch(skips > 0.0);
-    }
-    Ok(())
-}

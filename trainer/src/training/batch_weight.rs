@@ -1,8 +1,8 @@
 //! The weight of a batch: the number of elements over which its loss is averaged.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::erased::{data, task_in};
+use super::erased::{data, task_of};
 use super::pass::Pass;
 use super::task::Task;
 use crate::checkpoint::progress::Weighed;
@@ -10,59 +10,43 @@ use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
+use crate::model::vars::Vars;
 use crate::phase::Phase;
-use crate::run::{Amount, Run, RunHooks};
+use crate::run::{Amount, Run};
 
 /// Returns the weight and the number of samples of a batch on this rank. Both are 0 if the batch is
 /// borrowed: its rows then belong to another rank.
-fn amount<T: Task>(
-    hooks: &mut RunHooks,
-    phase: Phase,
-    is_borrowed: bool,
-    batch: &T::Batch,
-) -> Result<Amount> {
-    if is_borrowed {
+pub(super) fn amount<T: Task>(run: &Run, batch: &T::Batch) -> Result<Amount> {
+    if run.ranks().is_borrowed {
         return Ok(Amount::default());
     }
     let samples = batch.samples().unwrap_or(1) as f64;
-    if phase == Phase::Predict {
+    if run.phase() == Phase::Predict {
         return Ok(Amount { weight: samples, samples });
     }
-    let weight = task_in::<T>(&mut hooks.instances)?.weight(batch);
+    let task = task_of::<T>(run.hooks()).map_err(|error| run.locate(error))?;
+    let weight = task.weight(batch);
     if weight.is_finite() && weight >= 0.0 {
         return Ok(Amount { weight, samples });
     }
-    Err(Error::usage(format!(
+    Err(run.locate(Error::usage(format!(
         "`Task::weight` returned {weight}: expected the number of elements over which the loss is averaged, finite and at least 0"
-    )))
-}
-
-/// Returns the weight and the number of samples of a batch that is about to be processed.
-pub(super) fn amount_ahead<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Amount> {
-    let phase = run.phase();
-    let (hooks, _, ranks) = run.weighing();
-    let amount = amount::<T>(hooks, phase, ranks.is_borrowed, batch);
-    amount.map_err(|error| run.locate(error))
+    ))))
 }
 
 /// Stores the weight and the number of samples of the current batch. `of_ranks` are those over all
 /// ranks, if the ranks have agreed on them.
 pub(super) fn weigh<T: Task>(run: &mut Run, of_ranks: Option<Amount>) -> Result<()> {
-    let phase = run.phase();
-    let (hooks, step, ranks) = run.weighing();
-    step.is_batch_changed = false;
-    let Some(batch) = &data::<T>(step).batch else { return Ok(()) };
+    run.step_mut().is_batch_changed = false;
+    let Some(batch) = &data::<T>(run.step()).batch else { return Ok(()) };
     let samples = batch.samples().unwrap_or(1);
-    let amount = amount::<T>(hooks, phase, ranks.is_borrowed, batch);
-    step.batch_len = Some(samples);
-    match amount {
-        Ok(amount) => {
-            step.weight = amount.weight;
-            step.total = of_ranks.unwrap_or(amount);
-            Ok(())
-        }
-        Err(error) => Err(run.locate(error)),
-    }
+    run.step_mut().batch_len = Some(samples); // for errors of `Task::weight`
+    let Some(batch) = &data::<T>(run.step()).batch else { return Ok(()) };
+    let amount = amount::<T>(run, batch)?;
+    let step = run.step_mut();
+    step.weight = amount.weight;
+    step.total = of_ranks.unwrap_or(amount);
+    Ok(())
 }
 
 /// Weighs the batch again if a hook may have changed it. In training, sums its weight and its
@@ -81,25 +65,21 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Sets the loss of a batch of weight 0 to 0, so that a loss exists for hooks that run at an
-/// optimizer step after this batch. Returns the sequence number of the loss.
+/// Returns the loss of a batch of weight 0, so that a loss exists for hooks that run at an optimizer
+/// step after this batch. If the ranks train together, the gradients of this loss are 0, but its
+/// backward pass takes part in the reduction over all ranks and in the collectives of layers.
 #[cold]
-pub(super) fn no_loss(run: &mut Run) -> u64 {
-    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.device()));
-    if run.phase() == Phase::Train && !run.world().is_solo() {
-        // The gradients of this loss are 0, but its backward pass takes part in the reduction over
-        // all ranks and in the collectives of layers.
-        for var in run.vars().parameters().filter(|var| var.tensor.requires_grad()) {
+pub(super) fn zero_loss(vars: &Vars, device: Device, is_in_ranks: bool) -> Tensor {
+    let mut loss = Tensor::zeros([0; 0], (Kind::Float, device));
+    if is_in_ranks {
+        for var in vars.parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
         for output in current::outputs() {
             loss += output.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
     }
-    run.step_mut().loss = Some(loss);
-    run.step_mut().loss_scale = 1.0;
-    run.step_mut().losses += 1;
-    run.step().losses
+    loss
 }
 
 /// Reports a pass that just ended if every batch of it had weight 0, for an evaluation on all

@@ -44,7 +44,8 @@ pub(super) fn enter(
         replay::check_requested(run.is_replay())?;
     }
     // Before the signal handlers are installed, so that a signal ends a process that waits here.
-    ranks::join(run)?;
+    ranks::join(run.ranks_mut())?;
+    ranks::compare_resume(run.checkpoints(), run.world())?;
     device::say_why_on_cpu(run.device(), run.settings().device, run.reports());
     facts::note(run);
     let folder = run_folder::resolve(run);
@@ -186,7 +187,7 @@ fn run_guarded(
         keep_first(&mut panic, late);
         errors.extend(rest);
     }
-    ranks::part(run, &mut errors);
+    ranks::part(run.ranks_mut(), &mut errors);
     let (later, late) = run.fire_all::<at::teardown>();
     keep_first(&mut panic, late);
     errors.extend(later);

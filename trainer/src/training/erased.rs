@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::hook::instance::TASK;
 use crate::libtorch::{LossWatch, Statistics};
 use crate::lifecycle::at;
-use crate::run::Instance;
 use crate::run::RunHooks;
 use crate::run::context::missing;
 use crate::run::dispatch::{OperationOutput, computing};
@@ -101,26 +100,26 @@ impl<T: Task> AnyTask for Erased<T> {
     }
 }
 
+/// Returns the task of a run, or an error while one of the task's own hooks is running.
+pub(super) fn task_of<T: Task>(hooks: &RunHooks) -> Result<&T> {
+    hooks.task().and_then(|task| task.downcast_ref()).ok_or_else(task_is_lent)
+}
+
 /// Returns the task of a run. Panics while one of the task's own hooks is running.
 pub(super) fn task<T: Task>(hooks: &RunHooks) -> &T {
-    let task = hooks.instances[TASK].value.as_deref().map(|task| task as &dyn Any);
-    task.and_then(|task| task.downcast_ref()).expect("no hook of the task is running")
+    task_of(hooks).expect("no hook of the task is running")
 }
 
 /// Returns mutable access to the task of a run. Panics while one of the task's own hooks is
 /// running.
 pub(super) fn task_mut<T: Task>(hooks: &mut RunHooks) -> &mut T {
-    task_in(&mut hooks.instances).expect("no hook of the task is running")
-}
-
-pub(super) fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
-    let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
-    task.ok_or_else(task_is_lent)
+    let task = hooks.instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
+    task.expect("no hook of the task is running")
 }
 
 /// Returns the number of optimizer steps that the task takes for a batch.
-pub(super) fn steps_per_batch<T: Task>(hooks: &mut RunHooks) -> Result<u64> {
-    match task_in::<T>(&mut hooks.instances)?.steps_per_batch() {
+pub(super) fn steps_per_batch<T: Task>(hooks: &RunHooks) -> Result<u64> {
+    match task_of::<T>(hooks)?.steps_per_batch() {
         0 => Err(Error::usage("`Task::steps_per_batch` returned 0: expected at least 1")),
         steps => Ok(steps),
     }

@@ -44,7 +44,8 @@ pub(super) fn fit<T: Task>(
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, run.settings())?;
     let resumed = resume::resume(run, &data)?;
-    run_folder::describe_data(run, Some(&*train), Phase::Valid, &valid);
+    let described = run_folder::describe_data(run.folder_state_mut(), Some(&*train), Phase::Valid, &valid);
+    run_folder::only_warn(run.reports(), "cannot record the data of the run", described);
     if resumed {
         check_resumed(run.fit().position, &valid)?;
     } else {
@@ -56,7 +57,7 @@ pub(super) fn fit<T: Task>(
     run.fit_mut().is_running = true;
     run.fit_mut().data = data.fingerprints;
     let PassLength { known, .. } = agree_on_length(run.world(), train.len())?;
-    let steps_per_batch = steps_per_batch::<T>(run.hooks_mut())?;
+    let steps_per_batch = steps_per_batch::<T>(run.hooks())?;
     let (_, batches) = run.settings().batches_of(Phase::Train, known)?;
     run.fit_mut().plan = plan::plan(run.fit(), run.settings(), batches, steps_per_batch, &valid);
     plan::warn_of_short_fractions(run.settings(), run.reports(), batches, &valid);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tch::Device;
 
 use super::agreement::NextBatch;
-use super::batch_weight::{amount_ahead, check_weights};
+use super::batch_weight::{amount, check_weights};
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
 use super::task::Task;
@@ -15,6 +15,7 @@ use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::libtorch;
+use crate::log::Joined;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::layers::Target;
@@ -152,9 +153,11 @@ impl<'a, B: Batch> Pass<'a, B> {
     pub(super) fn end(self, weighed: Weighed) -> Result<()> {
         check_weights(&self, weighed)?;
         let Pass { run, .. } = self;
-        modules::warn_of_uncalled(run.phase(), run.hooks(), run.modules(), run.reports());
+        let phase = run.phase();
+        modules::warn_of_uncalled(phase, run.hooks(), run.modules(), run.reports());
         records::flush(run)?;
-        records::finish_pass(run)
+        run.join_logs(phase, Joined::Pass)?;
+        run.logs_mut().finish(phase)
     }
 
     /// Whether a request or a setting has ended the pass, apart from its limit.
@@ -228,7 +231,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             return Ok(NextBatch { exists, ..NextBatch::default() });
         }
         let amount = match &self.ahead[0] {
-            Some(Ok(batch)) => amount_ahead::<T>(self.run, batch)?,
+            Some(Ok(batch)) => amount::<T>(self.run, batch)?,
             // The error is returned when the batch is taken.
             Some(Err(_)) | None => Amount::default(),
         };

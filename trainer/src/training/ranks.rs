@@ -70,17 +70,17 @@ fn rank_from_environment() -> Result<u32, String> {
 }
 
 /// Joins the other ranks for an entry point, if there are any.
-pub(super) fn join(run: &mut Run) -> Result<()> {
-    let given = run.ranks_mut().given.take();
+pub(super) fn join(ranks: &mut Ranks) -> Result<()> {
+    let given = ranks.given.take();
     let world = given.clone().map_or_else(World::from_env, Ok);
-    *run.ranks_mut() = Ranks::begin(World::solo(), given);
-    run.ranks_mut().world = world?;
-    compare_resume(run.checkpoints(), run.world())
+    *ranks = Ranks::begin(World::solo(), given);
+    ranks.world = world?;
+    Ok(())
 }
 
 /// Returns an error if only some of the ranks look for a checkpoint. The ranks may have different
 /// paths to the folder that they share.
-fn compare_resume(checkpoints: &CheckpointState, world: &World) -> Result<()> {
+pub(super) fn compare_resume(checkpoints: &CheckpointState, world: &World) -> Result<()> {
     let own = match &checkpoints.resume {
         None => "not set",
         Some(Resume::Auto) => "`Resume::Auto`",
@@ -236,15 +236,15 @@ pub(super) fn or_leave<R>(run: &mut Run, result: Result<R>) -> Result<R> {
 /// Waits for the other ranks at the end of an entry point, so that the files of the entry point are
 /// complete when any rank continues. If the cleanup failed, disconnects from the other ranks
 /// instead.
-pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
+pub(super) fn part(ranks: &mut Ranks, errors: &mut Vec<Error>) {
     let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
     match failed {
         Some(why) => {
-            let world = std::mem::replace(&mut run.ranks_mut().world, World::solo());
+            let world = std::mem::replace(&mut ranks.world, World::solo());
             current::end_entry();
             world.leave(&why);
         }
-        None => errors.extend(run.world().combine([], [], "the end of the entry point").err()),
+        None => errors.extend(ranks.world.combine([], [], "the end of the entry point").err()),
     }
 }
 

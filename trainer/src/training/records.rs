@@ -15,14 +15,6 @@ use crate::run::Run;
 use crate::run::reports::Reports;
 use crate::run::settings::Settings;
 
-/// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
-/// metrics.
-pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
-    let phase = run.phase();
-    run.join_logs(phase, Joined::Pass)?;
-    run.logs_mut().finish(phase)
-}
-
 /// Plans the next record. The current batch is expected to take as many optimizer steps as planned
 /// if it ends its accumulation window.
 #[inline]

@@ -187,25 +187,22 @@ fn load_earlier(folder: &Path, is_resuming: bool, reports: &Reports) -> Result<O
 }
 
 /// Warns about an error of `run.json`, which only describes the run.
-fn only_warn(reports: &Reports, what: &str, result: Result<()>) {
+pub(super) fn only_warn(reports: &Reports, what: &str, result: Result<()>) {
     if let Err(error) = result {
         reports.warn(format!("{what}: {error}; the run continues"));
     }
 }
 
 /// Records the data that the entry point reads: the training data of a fit, and the loaders of
-/// another phase. Also records, for a resumed fit, the settings,
-/// hooks and machine of the program that has resumed it, which may differ from those of the program
-/// that began the run. A failure is only a warning.
+/// another phase. For a resumed fit, also records the settings, hooks and machine of the program
+/// that has resumed it, which may differ from those of the program that began the run.
 pub(super) fn describe_data<B: Batch>(
-    run: &mut Run,
+    folder: &mut FolderState,
     train: Option<&dyn Loader<B>>,
     phase: Phase,
     loaders: &[NamedLoader<'_, B>],
-) {
-    let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = run.folder_state_mut() else {
-        return;
-    };
+) -> Result<()> {
+    let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = folder else { return Ok(()) };
     if let Some(resumed_by) = resumed_by.take() {
         file.describe_as(resumed_by);
     }
@@ -223,8 +220,7 @@ pub(super) fn describe_data<B: Batch>(
         let all = settings.chain(batches).chain(content);
         file.data.extend(all.map(|(key, value)| (format!("{prefix}{key}"), to_json(value))));
     }
-    let written = write_run_file(file, path);
-    only_warn(run.reports(), "cannot record the data of the run", written);
+    write_run_file(file, path)
 }
 
 /// Returns the name of the data of a phase, or of one of its named loaders: `valid/clean`.

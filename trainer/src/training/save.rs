@@ -107,9 +107,7 @@ fn would_replace_exact(rank: u32, ranks: &Ranks, folder: &Path) -> Result<bool> 
     if ranks.world.is_solo() || ranks.has_left {
         return Ok(replaces);
     }
-    let own = [f64::from(u8::from(replaces))];
-    let ([any], []) = ranks.world.combine(own, [], "the replacement of a checkpoint")?;
-    Ok(any > 0.0)
+    ranks.world.is_set(replaces, "the replacement of a checkpoint")
 }
 
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and

@@ -5,7 +5,7 @@ use super::decide::ends_pass;
 use super::erased::{PREDICTION, data_mut};
 use super::pass::Drawn;
 use super::task::{Task, TrainStep};
-use super::{agreement, layout, window};
+use super::{layout, window};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::hook::call::Loop;
@@ -82,8 +82,11 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 /// Runs the operation `step` with its hooks, and updates the counters.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
-    agreement::agree_on_skip(run)?;
-    let took_place = !run.requests_mut().take_skip()
+    let mut skips = run.requests_mut().take_skip();
+    if run.ranks().may_skip && run.phase() == Phase::Train {
+        skips = run.world().is_set(skips, "the agreement on a skipped batch")?;
+    }
+    let took_place = !skips
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;

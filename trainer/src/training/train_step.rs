@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use ref_cast::ref_cast_custom;
 use tch::Tensor;
 
-use super::batch_weight::{no_loss, weigh_again};
+use super::batch_weight::{weigh_again, zero_loss};
 use super::erased::{self, LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred};
 use super::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Task, TrainStep};
 use crate::error::{Error, Result};
@@ -297,29 +297,34 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         if run.step().weight == 0.0 {
             weigh_again::<T>(run)?;
         }
-        if run.step().weight == 0.0 {
-            return Ok(if run.phase() == Phase::Train { no_loss(run) } else { run.step().losses });
-        }
-        run.fire::<at::before_loss>()?;
-        run.produce::<at::loss>(LOSS_OUTPUT, |run| compute_loss(run, compute))?;
-        if run.step().loss.is_none() {
+        if run.step().weight != 0.0 {
+            run.fire::<at::before_loss>()?;
+            run.produce::<at::loss>(LOSS_OUTPUT, |run| compute_loss(run, compute))?;
+            if run.step().loss.is_none() {
+                return Ok(run.step().losses);
+            }
+            weigh_again::<T>(run)?;
+        } else if run.phase() != Phase::Train {
             return Ok(run.step().losses);
         }
-        weigh_again::<T>(run)?;
         if run.step().weight == 0.0 {
-            return Ok(no_loss(run));
+            let is_in_ranks = run.phase() == Phase::Train && !run.world().is_solo();
+            let loss = zero_loss(run.vars(), run.device(), is_in_ranks);
+            run.step_mut().loss = Some(loss);
+            return Ok(run.step_mut().count_loss());
         }
         let loss = run.step().loss.as_ref().expect("computed, or set by a hook");
-        let name = run.at().scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
         if let Err(error) = check_loss(loss) {
             // `loss` has ended, but the error concerns its output.
             run.place_mut().operation = at::loss::INFO;
             return Err(run.locate(error));
         }
         let loss = loss.into();
-        run.log_loss(name, loss).map_err(|error| run.locate(error))?;
-        run.step_mut().loss_scale = 1.0;
-        run.step_mut().losses += 1;
+        let name = run.at().scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+        let name = run.at().metric_name(name);
+        let (phase, weight) = (run.phase(), run.step().weight);
+        run.logs_mut().add_loss(phase, &name, loss, weight).map_err(|error| run.locate(error))?;
+        run.step_mut().count_loss();
         run.fire::<at::after_loss>()?;
         Ok(run.step().losses)
     }

@@ -9,14 +9,14 @@ use tch::Device;
 
 use super::active::ActiveEntry;
 use super::agreement::{NextBatch, agree};
-use super::batch_weight::amount_ahead;
+use super::batch_weight::amount;
 pub(crate) use super::parts::VARIABLES;
 use super::parts::{self, AnyPart};
 use super::pass::Drawn;
 use super::step::step;
 use super::task::Task;
 use super::validation::{evaluate, in_phase};
-use super::{decide, entry, ranks, records, window};
+use super::{decide, entry, ranks, window};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
 use crate::data::{Batches, Loader, NamedLoader, PassNotes};
@@ -27,7 +27,7 @@ use crate::hook::call::Loop;
 use crate::hook::instance::TASK;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
-use crate::log::LOSS;
+use crate::log::{Joined, LOSS};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
 use crate::phase::Phase;
@@ -71,7 +71,8 @@ pub(crate) fn trial<R>(
 ) -> Result<R> {
     let mut trial = Trial { run, name, of_ranks: None };
     trial.check()?;
-    ranks::join(trial.run)?;
+    ranks::join(trial.run.ranks_mut())?;
+    ranks::compare_resume(trial.run.checkpoints(), trial.run.world())?;
     let result = trial.run_together(is_replaced, body);
     match &result {
         Err(error) if !(error.is_cancelled() && run.ranks().agreed.cancelled.is_some()) => {
@@ -214,13 +215,12 @@ impl Trial<'_> {
         if run.world().is_solo() {
             return Ok(batch);
         }
-        let is_missing = f64::from(u8::from(batch.is_none()));
         let what = "the agreement on the next batch of a trial";
-        let ([any_is_missing], []) = run.world().combine([is_missing], [], what)?;
-        let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
+        let is_missing = run.world().is_set(batch.is_none(), what)?;
+        let Some(batch) = batch.filter(|_| !is_missing) else { return Ok(None) };
         let index = run.counters().batch_idx;
         run.ranks_mut().is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
-        let amount = amount_ahead::<T>(run, &batch)?;
+        let amount = amount::<T>(run, &batch)?;
         let next = agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
         self.of_ranks = next.map(|next| next.amount);
         Ok(Some(batch))
@@ -248,7 +248,8 @@ impl Trial<'_> {
         if run.fit().window.is_open() {
             return Ok(None);
         }
-        records::finish_pass(run)?;
+        run.join_logs(Phase::Train, Joined::Pass)?;
+        run.logs_mut().finish(Phase::Train)?;
         let loss = run.logs_mut().metric(&format!("{}/{LOSS}", Phase::Train));
         run.logs_mut().begin_epoch();
         Ok(Some(loss))

@@ -193,7 +193,9 @@ pub(super) fn evaluate_each<T: Task, O: AtOperation>(
         return Err(not_one_loader());
     }
     let mut loaders = loaders_of(loader)?;
-    run_folder::describe_data(run, None, run.phase(), &loaders);
+    let phase = run.phase();
+    let described = run_folder::describe_data(run.folder_state_mut(), None, phase, &loaders);
+    run_folder::only_warn(run.reports(), "cannot record the data of the run", described);
     loaders.iter_mut().try_for_each(|loader| evaluate::<T, O>(run, loader, None, sink))
 }
 
