@@ -1,11 +1,11 @@
 //! The weight of a batch: the number of elements over which its loss is averaged.
 
+use std::sync::Arc;
+
 use tch::{Device, Kind, Tensor};
 
 use super::erased::{data, task_of};
-use super::pass::Pass;
 use super::task::Task;
-use crate::checkpoint::progress::Weighed;
 use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
@@ -82,39 +82,16 @@ pub(super) fn zero_loss(vars: &Vars, device: Device, is_in_ranks: bool) -> Tenso
     loss
 }
 
-/// Reports a pass that just ended if every batch of it had weight 0, for an evaluation on all
-/// ranks. A training pass then was useless, which is an error unless a limit ended it, after which
-/// later batches may have a weight.
-pub(super) fn check_weights<B: Batch>(pass: &Pass<'_, B>, weighed: Weighed) -> Result<()> {
-    let Pass { run, .. } = pass;
-    let phase = match run.phase() {
-        Phase::Sanity | Phase::Predict => return Ok(()),
-        Phase::Train => {
-            if weighed != Weighed::Without || pass.is_cut() {
-                return Ok(());
-            }
-            let text = format!(
-                "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every \
-                 target is masked",
-                run.counters().epoch
-            );
-            if !pass.has_reached_limit() {
-                return Err(Error::usage(text));
-            }
-            run.reports().warn(text);
-            return Ok(());
+/// Describes a pass whose batches all had weight 0.
+#[cold]
+pub(super) fn without_weight(phase: Phase, epoch: u64, loader: Option<&Arc<str>>) -> String {
+    let what = match phase {
+        Phase::Train => format!("training batch of epoch {epoch} had weight 0, so nothing was trained"),
+        _ => {
+            let pass = if phase == Phase::Test { "test" } else { "validation" };
+            let loader = loader.map_or_else(String::new, |name| format!(" of `{name}`"));
+            format!("batch of the {pass} pass{loader} had weight 0, so it has neither a loss nor metrics")
         }
-        Phase::Valid => "validation",
-        Phase::Test => "test",
     };
-    if !run.world().any("the weights of an evaluation", weighed == Weighed::With)?
-        && weighed == Weighed::Without
-    {
-        let loader = run.at().loader().map_or_else(String::new, |name| format!(" of `{name}`"));
-        run.reports().warn(format!(
-            "every batch of the {phase} pass{loader} had weight 0, so it has neither a loss nor metrics: check `Task::weight`, and \
-             whether every target is masked"
-        ));
-    }
-    Ok(())
+    format!("every {what}: check `Task::weight`, and whether every target is masked")
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tch::Device;
 
 use super::agreement::NextBatch;
-use super::batch_weight::{amount, check_weights};
+use super::batch_weight::{amount, without_weight};
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
 use super::task::Task;
@@ -150,24 +150,34 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// Ends the pass, and reduces what was logged in it. `weighed` are the weights of its batches.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the pass trained nothing, because every batch had weight 0.
     pub(super) fn end(self, weighed: Weighed) -> Result<()> {
-        check_weights(&self, weighed)?;
-        let Pass { run, .. } = self;
+        let Pass { run, limit, is_cut, .. } = self;
+        let Counters { epoch, batch_idx, .. } = run.counters();
         let phase = run.phase();
+        let is_without = match phase {
+            Phase::Sanity | Phase::Predict => false,
+            Phase::Train => weighed == Weighed::Without && !is_cut,
+            Phase::Valid | Phase::Test => {
+                !run.world().any("the weights of an evaluation", weighed == Weighed::With)?
+                    && weighed == Weighed::Without
+            }
+        };
+        if is_without {
+            let text = without_weight(phase, epoch, run.at().loader());
+            // If a limit ended the pass, later batches may have a weight.
+            if phase == Phase::Train && limit.is_none_or(|limit| batch_idx < limit) {
+                return Err(Error::usage(text));
+            }
+            run.reports().warn(text);
+        }
         modules::warn_of_uncalled(phase, run.hooks(), run.modules(), run.reports());
         records::flush(run)?;
         run.join_logs(phase, Joined::Pass)?;
         run.logs_mut().finish(phase)
-    }
-
-    /// Whether a request or a setting has ended the pass, apart from its limit.
-    pub(super) fn is_cut(&self) -> bool {
-        self.is_cut
-    }
-
-    /// Whether the pass has had as many batches as a setting allows.
-    pub(super) fn has_reached_limit(&self) -> bool {
-        self.limit.is_some_and(|limit| self.run.counters().batch_idx >= limit)
     }
 
     /// Warns if the number of batches was not the announced one.
