@@ -20,7 +20,7 @@ use crate::moments::counters::Counters;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::dispatch::{enter_custom, fire_with};
+use crate::run::dispatch::{enter_custom, fire_with, plan_of_pass};
 
 #[expect(clippy::needless_pass_by_value, reason = "a token is consumed, so that it is used once")]
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
@@ -420,11 +420,11 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
         ));
     }
     let scaled = (factor != 1.0).then(|| loss * factor);
-    if run.watches_backward() {
+    if run.hooks().table.is_watching_backward(run.phase()) {
         let loss = scaled.unwrap_or_else(|| loss.shallow_clone());
         run.backward(&loss)?;
     } else {
-        run.optimizers().backward(scaled.as_ref().unwrap_or(loss), run.plan_of_pass())?;
+        run.optimizers().backward(scaled.as_ref().unwrap_or(loss), plan_of_pass(run.fit(), run.step()))?;
     }
     let has_none = || !run.vars().parameters().any(|var| var.tensor.grad().defined());
     if run.counters().batches_seen == 0 && run.optimizers().divided().is_none() && has_none() {

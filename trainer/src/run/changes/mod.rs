@@ -198,7 +198,7 @@ impl Changes {
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
         let Run { model, step, modules, requests, hooks, .. } = run;
-        self.add_variables(&model.vars, !run.is_averaging(), &mut changed)?;
+        self.add_variables(&model.vars, !run.modules().is_averaging(run.world()), &mut changed)?;
         self.add_optimizers(&model.optimizers, &mut changed)?;
         self.add_step(step, modules, &mut changed)?;
         self.add_random(model.device, &mut changed)?;

@@ -124,7 +124,7 @@ impl<P> Cx<P> {
         P: HasModuleGrads,
     {
         let run = &self.run;
-        if run.is_averaging() {
+        if run.modules.is_averaging(&run.ranks.world) {
             return Err(Error::usage(format!(
                 "the gradients of `{}` cannot be read while the backward pass runs, because they are being averaged over the \
                  processes: read them at `after_backward`",

@@ -19,7 +19,7 @@ pub(crate) use added::of_task_variables;
 pub use closure::{ClosureHook, HookOptions, ObserverClosure};
 pub(crate) use compute::computing;
 pub(crate) use custom::{enter_custom, fire_with};
-pub(crate) use module_gradients::{needs_the_cpu, needs_whole_gradients};
+pub(crate) use module_gradients::{needs_the_cpu, needs_whole_gradients, plan_of_pass};
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
 

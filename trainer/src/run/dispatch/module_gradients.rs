@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use scoped_tls_hkt::scoped_thread_local;
 use tch::{Device, Tensor};
 
+use crate::checkpoint::progress::FitState;
+use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::hook::call::Loop;
 use crate::hook::frame::Range;
@@ -26,8 +28,9 @@ use crate::libtorch::{self, AccumulatedHook, Parameters, identity, leaves, on_ac
 use crate::lifecycle::{AfterBackward, AfterModuleBackward, AfterModuleGrads, BeforeModuleBackward, at};
 use crate::moment::{Moment, MomentInfo};
 use crate::optim::PassPlan;
-use crate::run::Run;
+use crate::phase::Phase;
 use crate::run::module_calls::{Call, Failure, Gradient, Modules, Pass};
+use crate::run::{Model, Run, RunHooks, StepData};
 
 // Set while a backward pass runs whose hooks are called. Not set within such a hook, so that a
 // backward pass of its own calls none.
@@ -89,113 +92,96 @@ fn in_pass<R>(table: u64, then: impl FnOnce(&mut Run) -> Result<Option<R>>) -> O
     })
 }
 
-impl Run {
-    /// Whether hooks observe the backward passes of modules.
-    #[inline]
-    pub(crate) fn watches_backward(&self) -> bool {
-        self.hooks.table.is_watching_backward(self.at.place.phase)
-    }
+/// What an optimizer that divides gradients knows about a backward pass.
+pub(crate) fn plan_of_pass(fit: &FitState, step: &StepData) -> PassPlan {
+    PassPlan { is_last: fit.window.ends_here(), has_rows: step.weight > 0.0 }
+}
 
+/// Makes the backward pass of `loss` fire `after_module_grads`, until the result is dropped.
+fn await_gradients(
+    (modules, hooks, model): (&mut Modules, &RunHooks, &Model),
+    phase: Phase,
+    loss: &Tensor,
+) -> Result<Vec<AccumulatedHook>> {
+    if hooks.table.range(at::after_module_grads::index(), phase).is_empty() {
+        return Ok(Vec::new());
+    }
+    let part = model.optimizers.current_name();
+    let (reached, _) = leaves(loss)?;
+    let reached: HashMap<usize, Tensor> = reached.into_iter().map(|leaf| (identity(&leaf), leaf)).collect();
+    let mut observed: Vec<u32> = (0..)
+        .zip(&modules.known)
+        .filter(|(_, known)| !known.after_grads[phase as usize].is_empty())
+        .map(|(index, _)| index)
+        .collect();
+    // If the last gradient completes several modules, the inner ones come first.
+    observed.sort_by_key(|known| std::cmp::Reverse(modules.known[*known as usize].name.len()));
+    let mut awaited = Vec::new();
+    let mut completes: HashMap<usize, Vec<usize>> = HashMap::new();
+    for known in observed {
+        let of_module = model.vars.in_part(&modules.known[known as usize].name);
+        let trained = of_module.filter(|var| {
+            var.is_parameter
+                && var.tensor.requires_grad()
+                && var.is_in(part)
+                && reached.contains_key(&identity(&var.tensor))
+        });
+        let mut missing = 0;
+        for var in trained {
+            completes.entry(identity(&var.tensor)).or_default().push(awaited.len());
+            missing += 1;
+        }
+        awaited.push((known, missing));
+    }
+    let table = hooks.table.id();
+    let hooks = completes.into_iter().map(|(leaf, completes)| {
+        let leaf = &reached[&leaf];
+        if leaf.device() != Device::Cpu {
+            return Err(Error::usage(needs_the_cpu(AfterModuleGrads::INFO, leaf.device())));
+        }
+        // A closure of the program may run another backward pass through the leaf.
+        let is_complete = AtomicBool::new(false);
+        let note = move |_| {
+            in_pass(table, |run| match is_complete.swap(true, Ordering::Relaxed) {
+                true => Ok(None),
+                false => run.note_accumulated(&completes).map(Some),
+            });
+            Ok(())
+        };
+        on_accumulated(leaf, Box::new(note))
+    });
+    let hooks = hooks.collect();
+    if let Some(pass) = &mut modules.pass {
+        pass.awaited = awaited;
+    }
+    hooks
+}
+
+impl Run {
     /// Runs a backward pass of the current optimizer, with the hooks that observe it.
     ///
     /// # Errors
     ///
     /// Returns the error of the first hook that fails while the pass runs, or that of the pass.
     pub(crate) fn backward(&mut self, loss: &Tensor) -> Result<()> {
-        if self.watches_backward() {
-            self.watched_backward(loss)
-        } else {
-            self.model.optimizers.backward(loss, self.plan_of_pass())
+        let Run { modules, hooks, model, at, fit, step, .. } = &mut *self;
+        let is_watched = hooks.table.is_watching_backward(at.place.phase);
+        if is_watched {
+            modules.forget_gradients();
         }
-    }
-
-    /// What an optimizer that divides gradients knows about a backward pass.
-    pub(crate) fn plan_of_pass(&self) -> PassPlan {
-        PassPlan { is_last: self.fit.window.ends_here(), has_rows: self.step.weight > 0.0 }
-    }
-
-    #[cold]
-    fn watched_backward(&mut self, loss: &Tensor) -> Result<()> {
-        self.modules.forget_gradients();
-        if self.model.optimizers.divided().is_some() {
-            // No hook runs within the pass: `build` refuses it.
-            return self.model.optimizers.backward(loss, self.plan_of_pass());
+        // With divided gradients, no hook runs within the pass: `build` refuses it.
+        if !is_watched || model.optimizers.divided().is_some() {
+            return model.optimizers.backward(loss, plan_of_pass(fit, step));
         }
-        let of = self.model.optimizers.current_parameters().map(Parameters::shallow_clone);
-        self.modules.pass = Some(Pass::default());
-        let outcome = self
-            .await_gradients(loss)
+        let of = model.optimizers.current_parameters().map(Parameters::shallow_clone);
+        modules.pass = Some(Pass::default());
+        let outcome = await_gradients((modules, hooks, model), at.place.phase, loss)
             .and_then(|_awaited| PASS.set(self, || libtorch::backward(loss, of.as_ref())));
         match self.modules.pass.take().and_then(|pass| pass.failed) {
             Some(Failure::Panic(payload)) => resume_unwind(payload),
             Some(Failure::Error(error)) => Err(error),
             None => outcome,
         }
-    }
-
-    /// Whether the gradients are being averaged over the ranks, so that reading one would race with
-    /// the threads that do this.
-    pub(crate) fn is_averaging(&self) -> bool {
-        self.modules.pass.is_some() && self.ranks.world.is_averaging()
-    }
-
-    /// Makes the backward pass of `loss` fire `after_module_grads`, until the result is dropped.
-    fn await_gradients(&mut self, loss: &Tensor) -> Result<Vec<AccumulatedHook>> {
-        let Run { modules, hooks, model, at, .. } = self;
-        let phase = at.place.phase;
-        if hooks.table.range(at::after_module_grads::index(), phase).is_empty() {
-            return Ok(Vec::new());
-        }
-        let part = model.optimizers.current_name();
-        let (reached, _) = leaves(loss)?;
-        let reached: HashMap<usize, Tensor> =
-            reached.into_iter().map(|leaf| (identity(&leaf), leaf)).collect();
-        let mut observed: Vec<u32> = (0..)
-            .zip(&modules.known)
-            .filter(|(_, known)| !known.after_grads[phase as usize].is_empty())
-            .map(|(index, _)| index)
-            .collect();
-        // If the last gradient completes several modules, the inner ones come first.
-        observed.sort_by_key(|known| std::cmp::Reverse(modules.known[*known as usize].name.len()));
-        let mut awaited = Vec::new();
-        let mut completes: HashMap<usize, Vec<usize>> = HashMap::new();
-        for known in observed {
-            let of_module = model.vars.in_part(&modules.known[known as usize].name);
-            let trained = of_module.filter(|var| {
-                var.is_parameter
-                    && var.tensor.requires_grad()
-                    && var.is_in(part)
-                    && reached.contains_key(&identity(&var.tensor))
-            });
-            let mut missing = 0;
-            for var in trained {
-                completes.entry(identity(&var.tensor)).or_default().push(awaited.len());
-                missing += 1;
-            }
-            awaited.push((known, missing));
-        }
-        let table = hooks.table.id();
-        let hooks = completes.into_iter().map(|(leaf, completes)| {
-            let leaf = &reached[&leaf];
-            if leaf.device() != Device::Cpu {
-                return Err(Error::usage(needs_the_cpu(AfterModuleGrads::INFO, leaf.device())));
-            }
-            // A closure of the program may run another backward pass through the leaf.
-            let is_complete = AtomicBool::new(false);
-            let note = move |_| {
-                in_pass(table, |run| match is_complete.swap(true, Ordering::Relaxed) {
-                    true => Ok(None),
-                    false => run.note_accumulated(&completes).map(Some),
-                });
-                Ok(())
-            };
-            on_accumulated(leaf, Box::new(note))
-        });
-        let hooks = hooks.collect();
-        if let Some(pass) = &mut modules.pass {
-            pass.awaited = awaited;
-        }
-        hooks
     }
 
     /// Notes that the gradient of a parameter of these modules is complete, by their index in the
@@ -229,61 +215,9 @@ impl Run {
         result.map(|()| call)
     }
 
-    /// Returns the number of a call of a module, if hooks at `after_module_backward` observe it.
-    pub(super) fn note_call(&mut self, known: u32) -> Option<u64> {
-        let Modules { known: all, noted_calls, .. } = &mut self.modules;
-        let is_noted = !all[known as usize].after_backward[self.at.place.phase as usize].is_empty();
-        is_noted.then(|| {
-            *noted_calls += 1;
-            *noted_calls
-        })
-    }
-
-    /// Makes the backward pass fire `before_module_backward` with the gradient of this output of a
-    /// module, and store the gradient for `after_module_backward` if the call has a number. Returns
-    /// the tensor to use as the output.
-    pub(super) fn note_output(&mut self, known: u32, noted: Option<u64>, output: Tensor) -> Tensor {
-        let is_fired =
-            !self.modules.known[known as usize].before_backward[self.at.place.phase as usize].is_empty();
-        if !(is_fired || noted.is_some()) || !output.requires_grad() {
-            return output;
-        }
-        if is_fired && output.device() != Device::Cpu {
-            let why = needs_the_cpu(BeforeModuleBackward::INFO, output.device());
-            self.modules.failed.get_or_insert(Error::usage(why));
-            return output;
-        }
-        // A closure at a leaf, such as a parameter that the module returns, would outlive the
-        // graph.
-        let output = if output.is_leaf() { output.alias() } else { output };
-        if !output.requires_grad() {
-            return output; // gradients are disabled
-        }
-        let table = self.hooks.table.id();
-        let gradients = Arc::clone(&self.modules.gradients);
-        // If nested modules share an output, the inner one adds its closure first, but in the
-        // backward pass the outer one comes first.
-        let added = libtorch::on_grad(
-            &output,
-            true,
-            Box::new(move |gradient| {
-                let replaced = if is_fired { fire_before(table, known, gradient) } else { None };
-                if let Some(call) = noted {
-                    let value = replaced.as_ref().unwrap_or(gradient).shallow_clone();
-                    lock(&gradients).push(Gradient { known, call, value });
-                }
-                replaced
-            }),
-        );
-        if let Err(error) = added {
-            self.modules.failed.get_or_insert(error);
-        }
-        output
-    }
-
     /// Fires `after_module_backward` for each gradient that the backward pass has computed.
     pub(crate) fn fire_module_gradients(&mut self) -> Result<()> {
-        if !self.watches_backward() {
+        if !self.hooks.table.is_watching_backward(self.at.place.phase) {
             return Ok(());
         }
         let gradients = std::mem::take(&mut *lock(&self.modules.gradients));
@@ -311,6 +245,66 @@ fn fire_before(table: u64, known: u32, gradient: &Tensor) -> Option<Tensor> {
 }
 
 impl Modules {
+    /// Returns the number of a call of a module, if hooks at `after_module_backward` observe it.
+    pub(super) fn note_call(&mut self, known: u32, phase: Phase) -> Option<u64> {
+        let is_noted = !self.known[known as usize].after_backward[phase as usize].is_empty();
+        is_noted.then(|| {
+            self.noted_calls += 1;
+            self.noted_calls
+        })
+    }
+
+    /// Makes the backward pass fire `before_module_backward` with the gradient of this output of a
+    /// module, and store the gradient for `after_module_backward` if the call has a number. Returns
+    /// the tensor to use as the output.
+    pub(super) fn note_output(
+        &mut self,
+        (known, noted): (u32, Option<u64>),
+        (table, phase): (u64, Phase),
+        output: Tensor,
+    ) -> Tensor {
+        let is_fired = !self.known[known as usize].before_backward[phase as usize].is_empty();
+        if !(is_fired || noted.is_some()) || !output.requires_grad() {
+            return output;
+        }
+        if is_fired && output.device() != Device::Cpu {
+            let why = needs_the_cpu(BeforeModuleBackward::INFO, output.device());
+            self.failed.get_or_insert(Error::usage(why));
+            return output;
+        }
+        // A closure at a leaf, such as a parameter that the module returns, would outlive the
+        // graph.
+        let output = if output.is_leaf() { output.alias() } else { output };
+        if !output.requires_grad() {
+            return output; // gradients are disabled
+        }
+        let gradients = Arc::clone(&self.gradients);
+        // If nested modules share an output, the inner one adds its closure first, but in the
+        // backward pass the outer one comes first.
+        let added = libtorch::on_grad(
+            &output,
+            true,
+            Box::new(move |gradient| {
+                let replaced = if is_fired { fire_before(table, known, gradient) } else { None };
+                if let Some(call) = noted {
+                    let value = replaced.as_ref().unwrap_or(gradient).shallow_clone();
+                    lock(&gradients).push(Gradient { known, call, value });
+                }
+                replaced
+            }),
+        );
+        if let Err(error) = added {
+            self.failed.get_or_insert(error);
+        }
+        output
+    }
+
+    /// Whether the gradients are being averaged over the ranks, so that reading one would race with
+    /// the threads that do this.
+    pub(crate) fn is_averaging(&self, world: &World) -> bool {
+        self.pass.is_some() && world.is_averaging()
+    }
+
     /// Drops the gradients that an earlier backward pass has left behind.
     pub(crate) fn forget_gradients(&self) {
         lock(&self.gradients).clear();

@@ -66,7 +66,7 @@ impl Run {
             return forward(xs);
         }
         let depth = self.modules.calls.len();
-        let noted = self.note_call(known);
+        let noted = self.modules.note_call(known, self.at.place.phase);
         self.modules.calls.push(Call::new(known));
         // The module's own output, used if a hook fails after it.
         let mut computed = None;
@@ -79,7 +79,7 @@ impl Run {
         }
         let output = output.or(computed);
         let output = output.unwrap_or_else(|| forward(input.get().unwrap_or(xs)));
-        self.note_output(known, noted, output)
+        self.modules.note_output((known, noted), (self.hooks.table.id(), self.at.place.phase), output)
     }
 
     /// Runs the operation `module_forward` with its hooks. `noted` is the number of the call, if
