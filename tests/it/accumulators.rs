@@ -40,7 +40,7 @@ const TABLE: &[Row] = &[
         ],
     ),
     // Its kernels, and `trainer_lerp` of the averages. Muon normalizes in bf16, as PyTorch's does.
-    ("states of the", WIDE, &[("trainer/sys/cpp/shim.cpp", 14)]),
+    ("states of the", WIDE, &[("trainer/sys/cpp/optimizers.cpp", 13), ("trainer/sys/cpp/tensors.cpp", 1)]),
     ("norms", WIDE, &[("trainer/sys/cpp/norms.h", 6)]),
     ("logged values", DOUBLE, &[("trainer/src/log/meter.rs", 2)]),
     (

@@ -215,14 +215,9 @@ unsafe extern "C" {
 #[repr(C)]
 pub struct TrainerScan([u8; 0]);
 
-// shim.cpp: tensors and parameters
+// tensors.cpp
 unsafe extern "C" {
-    pub fn trainer_free(message: *mut c_char);
-    pub fn trainer_version() -> *const c_char;
-    pub fn trainer_unfit(param: *const C_tensor) -> *mut c_char;
-    pub fn trainer_check_params(list: *mut Params) -> *mut c_char;
     pub fn trainer_identity(tensor: *const C_tensor) -> *const c_void;
-    pub fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
     pub fn trainer_unreadable(tensor: *const C_tensor) -> *mut c_char;
     pub fn trainer_dense(tensor: *const C_tensor, on_host: bool, values: *mut *mut C_tensor) -> *mut c_char;
     pub fn trainer_copy(tensor: *const C_tensor, on_host: bool, copy: *mut *mut C_tensor) -> *mut c_char;
@@ -248,7 +243,7 @@ pub struct Params {
     pub current: usize,
 }
 
-// shim.cpp: gradients
+// gradients.cpp
 unsafe extern "C" {
     pub fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
     pub fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize)
@@ -280,8 +275,10 @@ unsafe extern "C" {
     pub fn trainer_accumulated_free(handle: *mut c_void);
 }
 
-// shim.cpp: random states, events and modes
+// modes.cpp
 unsafe extern "C" {
+    pub fn trainer_free(message: *mut c_char);
+    pub fn trainer_version() -> *const c_char;
     pub fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
     pub fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
     pub fn trainer_modes() -> ModeFlags;
@@ -302,8 +299,11 @@ pub struct ModeFlags {
     pub matmul_precision: u8,
 }
 
-// shim.cpp: optimizers
+// optimizers.cpp
 unsafe extern "C" {
+    pub fn trainer_unfit(param: *const C_tensor) -> *mut c_char;
+    pub fn trainer_check_params(list: *mut Params) -> *mut c_char;
+    pub fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
     pub fn trainer_sgd(lists: *mut Lists, with: *const Sgd) -> *mut c_char;
     pub fn trainer_adam(lists: *mut Lists, with: *const Adam) -> *mut c_char;
     pub fn trainer_adagrad(lists: *mut Lists, with: *const Adagrad) -> *mut c_char;
