@@ -263,8 +263,11 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// Takes the next batch or, while only other ranks have one, a copy of the first batch. `next`
     /// is the next batch of all ranks.
     fn take(&mut self, next: Option<NextBatch>) -> Result<Option<B>> {
-        self.draw_ahead(1);
-        let own = self.ahead.pop_front().flatten().transpose()?;
+        let own = match self.ahead.pop_front() {
+            Some(own) => own,
+            None => self.draw(),
+        };
+        let own = own.transpose()?;
         match (&own, next) {
             (Some(batch), Some(_)) if matches!(self.stand_in, StandIn::None) => {
                 self.stand_in = StandIn::of(batch);
@@ -282,22 +285,23 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// Draws batches until this many are drawn ahead.
     fn draw_ahead(&mut self, count: usize) {
         while self.ahead.len() < count {
-            if self.left == 0 {
-                self.ahead.push_back(None);
-                continue;
-            }
-            self.left -= 1;
-            let drawn = self.run.layered(Target::Loader, |_| Ok(self.batches.next()));
-            let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
-            if drawn.is_none() {
-                self.left = 0;
-                self.has_ended = true;
-            }
-            if let Some(notes) = &self.notes {
-                notes.take_warnings().into_iter().for_each(|text| self.run.reports().warn_on_any_rank(text));
-            }
+            let drawn = self.draw();
             self.ahead.push_back(drawn);
         }
+    }
+
+    fn draw(&mut self) -> Option<Result<B>> {
+        self.left = self.left.checked_sub(1)?;
+        let drawn = self.run.layered(Target::Loader, |_| Ok(self.batches.next()));
+        let drawn = drawn.unwrap_or_else(|error| Some(Err(error)));
+        if drawn.is_none() {
+            self.left = 0;
+            self.has_ended = true;
+        }
+        if let Some(notes) = &self.notes {
+            notes.take_warnings().into_iter().for_each(|text| self.run.reports().warn_on_any_rank(text));
+        }
+        drawn
     }
 }
 

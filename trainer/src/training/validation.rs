@@ -147,6 +147,7 @@ fn is_any_due<B: Batch>(
 /// or resumes these validations at the position of the loop. `steps_before` is the number of
 /// optimizer steps before the batch that just ended. A stop that is requested during one of these
 /// validations takes effect after the last of them.
+#[inline]
 pub(super) fn validate<T: Task>(
     run: &mut Run,
     loaders: &mut Loaders<'_, T::Batch>,
