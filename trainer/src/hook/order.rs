@@ -11,6 +11,14 @@ use super::set::Stage;
 /// The position at which a hook runs if no constraint says otherwise.
 type Position = (Stage, i32);
 
+fn own_position<R>(hook: &Hook<R>) -> Position {
+    (hook.definition.stage(), hook.definition.ord)
+}
+
+fn have_constraints<R>(hooks: &[Hook<R>]) -> bool {
+    hooks.iter().any(|hook| !hook.definition.constraints.is_empty())
+}
+
 /// Orders the hooks of one moment.
 ///
 /// A hook is ready when all hooks that must run before it are placed. Among the ready hooks, those
@@ -24,7 +32,11 @@ type Position = (Stage, i32);
 ///
 /// Returns a message for each cycle found, with source locations and constraints. Every hook on a
 /// cycle is in at least one message.
-pub(crate) fn order<R>(hooks: Vec<Hook<R>>) -> Result<Vec<Hook<R>>, Vec<String>> {
+pub(crate) fn order<R>(mut hooks: Vec<Hook<R>>) -> Result<Vec<Hook<R>>, Vec<String>> {
+    if !have_constraints(&hooks) {
+        hooks.sort_by_key(own_position);
+        return Ok(hooks);
+    }
     let graph = Graph::of(&hooks);
     let positions = graph.positions(&hooks);
     let placed = graph.placed(|index| positions[index]).map_err(|waiting| graph.cycles(&hooks, &waiting))?;
@@ -65,7 +77,7 @@ impl Graph {
     fn of<R>(hooks: &[Hook<R>]) -> Self {
         let mut followers = vec![Vec::new(); hooks.len()];
         let mut preceded_by: HashMap<usize, Vec<usize>> = HashMap::new();
-        if hooks.iter().all(|hook| hook.definition.constraints.is_empty()) {
+        if !have_constraints(hooks) {
             return Graph { followers, preceded_by };
         }
         let mut by_id: HashMap<TypeId, Vec<usize>> = HashMap::new();
@@ -203,8 +215,7 @@ impl Graph {
     /// Returns the position of each hook. The earliest positions are determined first, because a
     /// target may take its position from one of its own targets.
     fn positions<R>(&self, hooks: &[Hook<R>]) -> Vec<Position> {
-        let own = |hook: &Hook<R>| (hook.definition.stage(), hook.definition.ord);
-        let mut positions: Vec<Position> = hooks.iter().map(own).collect();
+        let mut positions: Vec<Position> = hooks.iter().map(own_position).collect();
         let mut heap: BinaryHeap<_> =
             self.preceded_by.keys().map(|&target| Reverse((positions[target], target))).collect();
         while let Some(Reverse((position, target))) = heap.pop() {

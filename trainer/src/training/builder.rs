@@ -1,7 +1,7 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::type_name;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -390,10 +390,13 @@ fn add_variables(
 ) -> Added {
     let before = Vars::from_store(store).iter().map(|var| var.name.clone()).collect();
     let model = NewVariables::new(store, seed);
-    let used: HashSet<usize> = hooks.iter().filter_map(|hook| usize::try_from(hook.slot?).ok()).collect();
-    for (slot, instance) in (TASK + 1..).zip(instances) {
+    let mut is_used = vec![false; TASK + 1 + instances.len()];
+    for slot in hooks.iter().filter_map(|hook| hook.slot) {
+        is_used[slot as usize] = true;
+    }
+    for (instance, is_used) in instances.iter_mut().zip(&is_used[TASK + 1..]) {
         let invalid = instance.mistakes();
-        if invalid.is_empty() && used.contains(&slot) {
+        if invalid.is_empty() && *is_used {
             mistakes.extend(instance.add_variables(&model));
         }
         mistakes.extend(invalid);
