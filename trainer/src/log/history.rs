@@ -164,6 +164,9 @@ impl History {
             self.steps.push(step);
             self.columns.values_mut().for_each(|values| values.push(ABSENT));
         }
+        if self.columns.is_empty() {
+            self.columns.reserve(metrics.size_hint().1.unwrap_or_default());
+        }
         // Most rows have the same names in the same order.
         let mut next = 0;
         for (name, value) in metrics {
@@ -182,10 +185,12 @@ impl History {
 
     /// Returns the last value of each column.
     pub(crate) fn last(&self) -> Metrics {
-        let last = self.columns().filter_map(|(name, values)| {
+        let mut last = Metrics::default();
+        last.0.reserve(self.columns.len());
+        last.0.extend(self.columns().filter_map(|(name, values)| {
             Some((name.to_owned(), *values.iter().rev().find(|value| !is_absent(**value))?))
-        });
-        last.collect()
+        }));
+        last
     }
 }
 

@@ -337,7 +337,7 @@ impl Meters {
         Some(&mut self.all[index])
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Meter> {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Meter> {
         self.all.iter()
     }
 

@@ -199,6 +199,7 @@ impl Log {
     /// Ends a pass over the data, and reduces the values logged in it to the metrics of the phase.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
         let mut meters = std::mem::take(&mut self.meters);
+        self.closed.reserve(meters.iter().len().saturating_sub(self.closed.len()));
         let finished = meters.of_phase(phase).filter(|meter| meter.last.is_some()).try_for_each(|meter| {
             if let Some(value) = meter.close(&self.reader)? {
                 self.close(phase, meter.full_name(), value);
