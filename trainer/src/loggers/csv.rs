@@ -41,12 +41,12 @@ impl Csv {
         let phase = record.phase();
         let span = record.span().name();
         let mut rows = if self.file.is_empty() { HEADER.to_owned() } else { String::new() };
+        let start =
+            format!("{optimizer_steps},{epoch},{batches_seen},{samples_seen},{time:.3},{phase},{span},");
         for (name, value) in record.scalars() {
-            let name = quoted(name);
-            let _ = writeln!(
-                rows,
-                "{optimizer_steps},{epoch},{batches_seen},{samples_seen},{time:.3},{phase},{span},{name},{value}"
-            );
+            rows.push_str(&start);
+            rows.push_str(&quoted(name));
+            let _ = writeln!(rows, ",{value}");
         }
         Ok(rows)
     }
@@ -62,7 +62,8 @@ impl Csv {
 
 /// Quotes a field if necessary.
 fn quoted(field: &str) -> Cow<'_, str> {
-    if field.contains([',', '"', '\n', '\r']) {
+    // Searching for bytes is much faster than for `char`s in a build without optimization.
+    if field.bytes().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r')) {
         Cow::Owned(format!("\"{}\"", field.replace('"', "\"\"")))
     } else {
         Cow::Borrowed(field)
