@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::panic::resume_unwind;
 use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
 
-use crate::{Links, Result, folder_of, in_file, is_folder, metadata, open_with};
+use crate::{Error, Links, Result, folder_of, in_file, is_folder, metadata, open_with};
 
 /// Permits every operation. With the feature `faults`, `fault::permit` takes its place, and can
 /// make operations fail.
@@ -16,14 +19,24 @@ fn permit(_: &Path) -> io::Result<()> {
 #[cfg(feature = "faults")]
 use crate::fault::permit;
 
+/// The number of bytes that are written before the disk begins to store them.
+const FLUSHED: usize = 1 << 25;
+
 /// An open file that is written.
 #[derive(Debug)]
 pub struct Output {
     file: File,
     path: PathBuf,
+    /// Asks the thread of [`while_flushed`](Output::while_flushed) to flush, and the number of bytes
+    /// since it was last asked.
+    flusher: Option<(SyncSender<()>, usize)>,
 }
 
 impl Output {
+    fn new(file: File, path: &Path) -> Self {
+        Output { file, path: path.to_owned(), flusher: None }
+    }
+
     /// Returns the path under which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -66,7 +79,37 @@ impl Output {
             let _ = self.file.write_all(&bytes[..bytes.len() / 2]); // as a kill or a full disk may
             return Err(in_file(&self.path, error));
         }
-        self.file.write_all(bytes).map_err(|error| in_file(&self.path, error))
+        self.file.write_all(bytes).map_err(|error| in_file(&self.path, error))?;
+        if let Some((flusher, unflushed)) = &mut self.flusher {
+            *unflushed += bytes.len();
+            if *unflushed >= FLUSHED && flusher.try_send(()).is_ok() {
+                *unflushed = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `work`, which writes much, while another thread makes the disk store what is already
+    /// written. A later [`sync`](Output::sync) then has little to wait for.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `work`, or an error if what it wrote cannot be stored.
+    pub fn while_flushed<T, E: From<Error>>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let Ok(file) = self.file.try_clone() else { return work(self) };
+        let (sender, requests) = sync_channel(1);
+        thread::scope(|scope| {
+            let flush = move || requests.iter().try_for_each(|()| unless_tested(|| file.sync_data()));
+            let Ok(flushing) = thread::Builder::new().spawn_scoped(scope, flush) else { return work(self) };
+            self.flusher = Some((sender, 0));
+            let done = work(WithFlusher(self).0);
+            let flushed = flushing.join().unwrap_or_else(|panic| resume_unwind(panic));
+            // The system reports a failure only once, so that `sync` may not see it.
+            done.and_then(|done| flushed.map(|()| done).map_err(|error| in_file(&self.path, error).into()))
+        })
     }
 
     /// Writes at a position, counted from the start of the file.
@@ -84,6 +127,15 @@ impl Output {
     /// Waits until the content is on disk.
     pub fn sync(&self) -> Result<()> {
         permit(&self.path).and_then(|()| sync_file(&self.file)).map_err(|error| in_file(&self.path, error))
+    }
+}
+
+/// An output whose flusher ends with this value, also if a panic drops it.
+struct WithFlusher<'o>(&'o mut Output);
+
+impl Drop for WithFlusher<'_> {
+    fn drop(&mut self) {
+        self.0.flusher = None;
     }
 }
 
@@ -107,7 +159,7 @@ pub fn create(path: &Path) -> Result<Output> {
 pub(super) fn try_create(path: &Path) -> io::Result<Output> {
     permit(path)?;
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
-    Ok(Output { file, path: path.to_owned() })
+    Ok(Output::new(file, path))
 }
 
 /// Opens a file for reading and writing, creating it if it does not exist, and returns it with its
@@ -115,7 +167,7 @@ pub(super) fn try_create(path: &Path) -> io::Result<Output> {
 pub fn open_or_create(path: &Path) -> Result<(Output, u64)> {
     loop {
         match open_with(File::options().read(true).write(true), path, Links::Refuse) {
-            Ok((file, length)) => return Ok((Output { file, path: path.to_owned() }, length)),
+            Ok((file, length)) => return Ok((Output::new(file, path), length)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(in_file(path, error)),
         }
@@ -176,7 +228,7 @@ pub fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> R
     }
     let opened = open_with(File::options().append(true), path, Links::Refuse);
     let (file, _) = opened.map_err(|error| in_file(path, error))?;
-    let mut file = Output { file, path: path.to_owned() };
+    let mut file = Output::new(file, path);
     file.write(bytes)?;
     file.sync()?;
     Ok(true)
@@ -291,11 +343,15 @@ fn has_no_sync(error: &io::Error) -> bool {
 
 /// Waits until the content of a file is on disk, except in a process that tests faults.
 fn sync_file(file: &File) -> io::Result<()> {
+    unless_tested(|| file.sync_all())
+}
+
+fn unless_tested(sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     #[cfg(feature = "faults")]
     if crate::fault::is_used() {
         return Ok(());
     }
-    file.sync_all()
+    sync()
 }
 
 /// Tries the names that `make` returns for the numbers 1, 2, …, and returns the first path next to

@@ -223,6 +223,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_large_file_has_what_was_written_while_it_is_flushed_and_the_error_of_the_work() {
+        let folder = TemporaryFolder::create("flushed").unwrap();
+        let mut file = create(&folder.path().join("large")).unwrap();
+        let piece: Vec<u8> = (0..1 << 24).map(|nth: u32| nth as u8).collect();
+        let written =
+            file.while_flushed(|file| (0..5).try_for_each(|_| file.write(&piece))).and_then(|()| file.sync());
+        written.unwrap();
+        let error = file.while_flushed(|file| {
+            file.write(b"end")?;
+            Err::<(), _>(in_file(file.path(), "no more"))
+        });
+        assert!(error.unwrap_err().to_string().contains("no more"));
+        let panicking = || file.while_flushed(|_| -> Result<()> { panic!("in the work") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking)).is_err());
+        let bytes = fs::read(file.path()).unwrap();
+        assert!(bytes == [&piece.repeat(5)[..], b"end"].concat());
+    }
+
+    #[test]
     fn a_text_longer_than_the_maximum_is_refused_instead_of_truncated() {
         let folder = TemporaryFolder::create("read-text").unwrap();
         let path = folder.path().join("text");

@@ -11,7 +11,7 @@ use blake3::Hasher;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::files::{Links, Output, in_file, open, read_at, read_start, replace_file};
 use crate::io::tensor_format::{self, Place, decoded};
 use crate::libtorch;
@@ -64,13 +64,16 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
+/// The number of bytes that are hashed and written at a time. Meanwhile the disk stores those before.
+const PIECE: usize = 1 << 24;
+
 /// Writes tensors to a new file in the format `safetensors`, and waits until the file is on disk. A
 /// tensor that is on the CPU and contiguous is not copied; all others are copied one at a time.
 pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(file.path(), why))?;
     let mut hasher = Hasher::new();
     let mut bytes = 0;
-    let mut put = |part: &[u8]| {
+    let mut put = |file: &mut Output, part: &[u8]| {
         bytes += part.len() as u64;
         if part.len() < WORTH_A_THREAD {
             hasher.update(part);
@@ -88,10 +91,14 @@ pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<F
         }
         written
     };
-    put(&header)?;
-    for (name, tensor) in order {
-        put(&libtorch::bytes(tensor, format_args!("`{name}`"))?)?;
-    }
+    file.while_flushed(|file| {
+        put(file, &header)?;
+        for (name, tensor) in order {
+            let bytes = libtorch::bytes(tensor, format_args!("`{name}`"))?;
+            bytes.chunks(PIECE).try_for_each(|piece| put(file, piece))?;
+        }
+        Ok::<_, Error>(())
+    })?;
     file.sync()?;
     Ok(FileDigest::new(bytes, &hasher))
 }
