@@ -301,7 +301,6 @@ impl Snapshot {
             }
         }
         manifest.inexact = why_inexact(run.ranks(), run.fit(), run.model(), &parts);
-        manifest.program = run_folder::program();
         manifest.facts = run.checkpoints().facts.clone().unwrap_or_default();
         manifest.length = facts::changeable(run.settings(), run.hyperparameters()).collect();
         let active = run.checkpoints().active.as_ref();
@@ -355,12 +354,20 @@ impl Save {
         match self {
             Save::OfMain { target, tensors, journal, mut unpublished } => {
                 let Unpublished { folder, manifest } = &mut *unpublished;
+                // The executable, which may be large, is hashed while the tensors are written.
+                let program = thread::Builder::new().spawn(run_folder::program);
                 for (name, tensors) in tensors.files() {
                     let digest = tensors::write(&mut create(&folder.path().join(name))?, &tensors)?;
                     manifest.files.insert(name.to_owned(), digest);
                 }
                 journal.write(folder.path(), &target)?;
                 manifest.files.insert(HISTORY.to_owned(), journal.digest.clone());
+                manifest.program = match program {
+                    Ok(thread) => {
+                        thread.join().map_err(|panic| Error::Panic(Box::new(panic_text(&*panic))))?
+                    }
+                    Err(_) => run_folder::program(), // there was no memory for a thread
+                };
                 Ok(Some(*unpublished))
             }
             Save::OfRank { rank, path, saved_by, states } => {
