@@ -32,6 +32,7 @@ LINES = [
     ("csv", "values in `Csv`", 200_000),
     ("json-lines", "values in `JsonLines`", 200_000),
     ("tar", "rows of a tar shard", 20_000),
+    ("parquet", "rows of a parquet shard", 20_000),
     ("tokens", "tokens of `TokenFile`", 64_000_000),
     ("save", "MB of a checkpoint in the foreground", 1_024),
     ("resume", "MB of a resume", 1_024),

@@ -8,12 +8,17 @@
 mod process;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 use std::{env, fs};
 
+use parquet::data_type::Int64Type;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use serde::Deserialize;
 use trainer::TrainerBuilder;
 use trainer::checkpoint::{SettingList, Settings};
-use trainer::data::{Shards, TokenFile, from_fn};
+use trainer::data::{Parquet, Shards, TokenFile, from_fn};
 use trainer::hooks::Checkpoint;
 use trainer::loggers::{Csv, JsonLines};
 use trainer::prelude::*;
@@ -37,6 +42,7 @@ const LINES: &[Line] = &[
     Line { name: "csv", prepare: NOTHING, measure: csv },
     Line { name: "json-lines", prepare: NOTHING, measure: json_lines },
     Line { name: "tar", prepare: write_tar, measure: read_tar },
+    Line { name: "parquet", prepare: write_parquet, measure: read_parquet },
     Line { name: "tokens", prepare: write_tokens, measure: read_tokens },
     Line { name: "save", prepare: NOTHING, measure: save_megabytes },
     Line { name: "resume", prepare: write_megabytes, measure: resume_megabytes },
@@ -242,6 +248,34 @@ fn read_tar(_: usize, folder: &Path) -> Result<Cost> {
             Ok((Tensor::from_slice(sample.part("bin")?), label))
         });
         read_all(DataLoader::new(samples).batch_size(64).shuffle(42))
+    })
+}
+
+#[derive(Clone, Deserialize)]
+struct Labeled {
+    label: i64,
+}
+
+fn write_parquet(count: usize, folder: &Path) -> Result<()> {
+    let schema = parse_message_type("message rows { required int64 label; }").map_err(Error::new)?;
+    let file = fs::File::create(folder.join("rows.parquet"))?;
+    let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::default()).map_err(Error::new)?;
+    let labels: Vec<i64> = (0..count as i64).collect();
+    for labels in labels.chunks(1000) {
+        let mut group = writer.next_row_group().map_err(Error::new)?;
+        let mut column = group.next_column().map_err(Error::new)?.expect("there is one column");
+        column.typed::<Int64Type>().write_batch(labels, None, None).map_err(Error::new)?;
+        column.close().map_err(Error::new)?;
+        group.close().map_err(Error::new)?;
+    }
+    writer.close().map(drop).map_err(Error::new)
+}
+
+fn read_parquet(_: usize, folder: &Path) -> Result<Cost> {
+    cost(|| {
+        let rows: Shards<Parquet<Labeled>> = Shards::parquet([folder.join("rows.parquet")])?;
+        let labels = rows.map(|row, _| Ok(row.label));
+        read_all(DataLoader::new(labels).batch_size(64).shuffle(42))
     })
 }
 
