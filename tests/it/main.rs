@@ -97,6 +97,7 @@ mod profile;
 mod provenance;
 mod pt_archive;
 mod pt_files;
+mod pt_optimizer;
 #[cfg(target_os = "linux")]
 mod rank_checkpoints;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-"""Writes `state_dict.safetensors`, `checkpoint.pt`, `unsupported.pt` and `unsupported.safetensors`, or reads weights of this crate.
+"""Writes `state_dict.safetensors`, `checkpoint.pt`, `optimizers.pt`, `unsupported.pt` and `unsupported.safetensors`, or reads weights of this crate.
 
 The Rust tests read the files that this script writes. To write them again, or to read weights of this
 crate with PyTorch, in a separate virtual environment (Python 3.10 or newer):
@@ -15,7 +15,8 @@ The model: `net.fc1` Linear(4, 8), `net.bn` BatchNorm1d(8), `net.fc2` Linear(8, 
 contains 0, 1, 2, …. In `checkpoint.pt`, which `torch.save` writes, the tensors are under the key `state_dict`, in
 different dtypes, some of them transposed or parts of a common storage. `unsupported.pt` and `unsupported.safetensors`
 contain the model without the batch norm and without `net.`, and entries `extra.…` of dtypes and layouts that this crate
-does not read. FILE may contain that model, with or without `net.` and the batch norm:
+does not read. `optimizers.pt` has states of optimizers of the model without the batch norm, after three steps: a list, as
+Lightning writes it, then others by name; the tensors of each contain 0, 1, 2, …. FILE may contain that model, with or without `net.` and the batch norm:
 `load_state_dict` reports what is missing.
 """
 
@@ -82,6 +83,38 @@ def write_unsupported(path):
     print(f"wrote {path}")
 
 
+def write_optimizers(path):
+    net = Model(False).net
+    named, parameters = dict(net.named_parameters()), list(net.parameters())
+    kinds = {
+        "lightning": torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+        "sgd": torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        "nadam": torch.optim.NAdam(parameters),
+        "half": torch.optim.AdamW(parameters[:2], weight_decay=0.1),
+        "named": torch.optim.AdamW(net.named_parameters(), weight_decay=0.1),
+        "plain": torch.optim.SGD(parameters, lr=0.1),
+    }
+    for optimizer in kinds.values():
+        for _ in range(3):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        for state in optimizer.state.values():
+            for name, tensor in state.items():
+                if tensor.dim() > 0:
+                    tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape))
+    states = {name: optimizer.state_dict() for name, optimizer in kinds.items()}
+    states["lightning"] = [states["lightning"]]
+    # As `torch.distributed.checkpoint` has it.
+    state, group = states["named"]["state"], states["named"]["param_groups"][0]
+    settings = {key: value for key, value in group.items() if key != "param_names"}
+    states["distributed"] = {
+        "state": dict(zip(named, state.values())), "param_groups": [{**settings, "params": list(named)}]
+    }
+    torch.save(states, path)
+    print(f"wrote {path}")
+
+
 def read(path):
     tensors = load_file(path)
     model = Model(with_norm=any(name.startswith("bn.") for name in tensors))
@@ -94,4 +127,5 @@ if len(sys.argv) > 1:
     read(sys.argv[1])
 else:
     write(Path(__file__).with_name("state_dict.safetensors"))
+    write_optimizers(Path(__file__).with_name("optimizers.pt"))
     write_unsupported(Path(__file__).with_name("unsupported.pt"))

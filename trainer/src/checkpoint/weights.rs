@@ -38,10 +38,10 @@ use crate::model::vars::Vars;
 /// ```
 #[derive(Default)]
 pub struct LoadWeights<'a> {
-    section: Vec<String>,
-    rules: Rules<'a>,
-    partial: bool,
-    skip_mismatched: bool,
+    pub(super) section: Vec<String>,
+    pub(super) rules: Rules<'a>,
+    pub(super) partial: bool,
+    pub(super) skip_mismatched: bool,
 }
 
 impl<'a> LoadWeights<'a> {
@@ -52,8 +52,8 @@ impl<'a> LoadWeights<'a> {
     }
 
     /// Selects the state dict under this key of a `.pt` file, such as `state_dict` in Lightning
-    /// checkpoints. A second call selects a key within the first. Setting a key for any other file
-    /// is an error. Defaults to the outermost `dict`.
+    /// checkpoints. A second call selects a key within the first, and a number an item of a `list`.
+    /// Setting a key for any other file is an error. Defaults to the outermost `dict`.
     #[must_use]
     pub fn section(mut self, key: impl Into<String>) -> Self {
         self.section.push(key.into());
@@ -218,7 +218,7 @@ impl<'a> WeightsFile<'a> {
 }
 
 /// Returns how to convert a file of a format that cannot be read into one that can.
-fn conversion(format: Format) -> &'static str {
+pub(super) fn conversion(format: Format) -> &'static str {
     match format {
         Format::TorchSaveLegacy => {
             "load it in Python with `torch.load`, and save it again with `torch.save`, or with `safetensors.torch.save_file`"

@@ -82,7 +82,8 @@ impl<T: Task> Trainer<T> {
     ///
     /// The next entry point drops what hooks have derived from the old values, such as averages:
     /// see [what loading weights resets](crate::guide::checkpoints#what-loading-weights-resets).
-    /// The state of the optimizer is kept.
+    /// The state of the optimizer is kept; [`load_optimizer`](crate::checkpoint::load_optimizer)
+    /// loads one of PyTorch's.
     ///
     /// If a checkpoint has averaged weights, such as those of [`hooks::Ema`](crate::hooks::Ema),
     /// these are loaded, and a line on standard error says so. The file `model.safetensors` of the

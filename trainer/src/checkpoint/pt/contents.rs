@@ -8,6 +8,8 @@ use crate::error::{Error, Result, shortened};
 
 /// The maximum number of keys that lead from the outermost `dict` to one that a message names.
 const MAX_DEPTH: usize = 4;
+/// The keys of the items of a `list` that a message names.
+const INDICES: [&str; 4] = ["0", "1", "2", "3"];
 /// The maximum number of modules within each other.
 const MAX_MODULES: usize = 64;
 
@@ -37,7 +39,7 @@ impl<'a> Objects<'a> {
     }
 
     /// The entries of a `dict` whose keys are strings; `None` if the object is not a `dict`.
-    fn dict(&self, id: Id) -> Option<impl Iterator<Item = (&'a str, Id)>> {
+    pub(super) fn dict(&self, id: Id) -> Option<impl Iterator<Item = (&'a str, Id)>> {
         let Object::Dict(entries) = &self[id] else { return None };
         // Not `Objects::text`, which formats an error for each other key.
         Some(entries.iter().filter_map(|(key, value)| match self[*key] {
@@ -48,12 +50,23 @@ impl<'a> Objects<'a> {
 }
 
 impl<'a> Contents<'_, 'a> {
-    /// Returns the entries of the outermost `dict` or, if there are `keys`, of the one to which
-    /// they lead.
-    pub(super) fn state_dict(self, keys: &[String]) -> Result<Entries<'a>> {
+    /// Returns the object to which the keys lead: names of entries of a `dict`, or indices of items
+    /// of a `list`.
+    pub(super) fn find(self, keys: &[String]) -> Result<Id> {
         let objects = self.objects;
         let mut at = self.top;
         for (nth, key) in keys.iter().enumerate() {
+            if let Object::List(items) = &objects[at]
+                && let Ok(index) = key.parse::<usize>()
+            {
+                at = *items.get(index).ok_or_else(|| {
+                    Error::msg(format!(
+                        "there is no item {index} in a `list` of {}: select another one with `.section(…)`",
+                        items.len()
+                    ))
+                })?;
+                continue;
+            }
             let entries: Vec<_> =
                 objects.dict(at).ok_or_else(|| self.not_a_dict(&keys[..nth], at))?.collect();
             // Of two entries with one key, Python keeps the later one.
@@ -69,6 +82,14 @@ impl<'a> Contents<'_, 'a> {
                 ))
             })?;
         }
+        Ok(at)
+    }
+
+    /// Returns the entries of the outermost `dict` or, if there are `keys`, of the one to which
+    /// they lead.
+    pub(super) fn state_dict(self, keys: &[String]) -> Result<Entries<'a>> {
+        let objects = self.objects;
+        let at = self.find(keys)?;
         let Object::Dict(all) = &objects[at] else { return Err(self.not_a_dict(keys, at)) };
         let entries: Vec<_> = objects.dict(at).into_iter().flatten().collect();
         if let Some((other, _)) = all.iter().find(|(key, _)| !matches!(objects[*key], Object::Text(_))) {
@@ -182,7 +203,7 @@ impl<'a> Contents<'_, 'a> {
         let tensors =
             |count: usize| if count == 1 { "1 tensor".to_owned() } else { format!("{count} tensors") };
         match &candidates[..] {
-            [] => self.optimizer().map(|keys| {
+            [] => self.optimizers().into_iter().next().map(|keys| {
                 let place = if keys.is_empty() { "the file".to_owned() } else { joined(&keys) };
                 format!("{place} is the state of an optimizer, which has no weights: {SAVE}")
             }),
@@ -240,28 +261,45 @@ impl<'a> Contents<'_, 'a> {
         (is_model && tensors >= others).then_some(tensors)
     }
 
-    /// The keys that lead to the state of an optimizer, if there is one.
-    fn optimizer(self) -> Option<Vec<&'a str>> {
-        let mut found = None;
+    /// The keys that lead to the states of optimizers.
+    fn optimizers(self) -> Vec<Vec<&'a str>> {
+        let mut found = Vec::new();
         let mut seen = HashSet::new();
         self.walk(|path, dict| {
-            if found.is_none() && seen.insert(dict) && self.is_optimizer(dict) {
-                found = Some(path.to_vec());
+            if seen.insert(dict) && self.is_optimizer(dict) {
+                found.push(path.to_vec());
             }
         });
+        found.sort();
         found
     }
 
+    /// Returns the error about a section that is not the state of an optimizer.
+    #[cold]
+    pub(super) fn not_an_optimizer(self, id: Id) -> Error {
+        let what = self.objects.what(id);
+        let optimizers = self.optimizers();
+        let calls: Vec<_> =
+            optimizers.iter().map(|keys| format!("`LoadWeights::new(){}`", calls(keys))).collect();
+        let help = match &calls[..] {
+            [] => "save one in Python with `torch.save(optimizer.state_dict(), …)`".to_owned(),
+            several => format!("select it with {}", several.join(" or ")),
+        };
+        Error::msg(format!(
+            "expected the state of one of PyTorch's optimizers, a `dict` with `state` and `param_groups`, found {what}: {help}"
+        ))
+    }
+
     /// Whether an object is the state of an optimizer.
-    fn is_optimizer(self, dict: Id) -> bool {
+    pub(super) fn is_optimizer(self, dict: Id) -> bool {
         let has = |key: &str| {
             self.objects.dict(dict).is_some_and(|mut entries| entries.any(|(name, _)| name == key))
         };
         has("state") && has("param_groups")
     }
 
-    /// Calls a function with each `dict` that keys lead to, and with these keys. Looks into each
-    /// `dict` once, and not into the state of an optimizer.
+    /// Calls a function with each `dict` and `list` that keys lead to, and with these keys. Looks
+    /// into each once, into the first items of a `list`, and not into the state of an optimizer.
     fn walk(self, mut visit: impl FnMut(&[&'a str], Id)) {
         let mut seen = HashSet::new();
         let mut open = vec![(Vec::new(), self.top)];
@@ -270,8 +308,13 @@ impl<'a> Contents<'_, 'a> {
             if path.len() == MAX_DEPTH || !seen.insert(dict) || self.is_optimizer(dict) {
                 continue;
             }
-            let inner = self.objects.dict(dict).into_iter().flatten();
-            let inner = inner.filter(|(_, value)| matches!(self.objects[*value], Object::Dict(_)));
+            let items = match &self.objects[dict] {
+                Object::List(items) => INDICES.iter().copied().zip(items.iter().copied()).collect(),
+                _ => Vec::new(),
+            };
+            let inner = self.objects.dict(dict).into_iter().flatten().chain(items);
+            let inner =
+                inner.filter(|(_, value)| matches!(self.objects[*value], Object::Dict(_) | Object::List(_)));
             open.extend(inner.map(|(key, value)| ([&path[..], &[key]].concat(), value)));
         }
     }

@@ -7,6 +7,7 @@
 
 mod contents;
 mod objects;
+mod optimizer;
 mod pickle;
 mod zip;
 
@@ -17,6 +18,7 @@ use tch::{Kind, Tensor};
 
 use self::contents::Contents;
 use self::objects::{Global, Id, Object, Objects, View};
+pub(super) use self::optimizer::{Key, SavedOptimizer};
 use self::zip::Archive;
 use crate::error::{Error, Result, shortened};
 use crate::io::format::{self, Format};
@@ -33,21 +35,25 @@ pub(super) struct StateDict<'a> {
     storages: Storages<'a>,
 }
 
-impl<'a> StateDict<'a> {
-    /// Reads the state dict of a zip archive: the outermost `dict` or, if `section` has keys, the
-    /// one to which they lead. `remedy` returns what to do about an archive of another format.
-    pub(super) fn open(
-        bytes: &'a [u8],
-        section: &[String],
-        remedy: impl FnOnce(Format) -> &'static str,
-    ) -> Result<Self> {
+/// An archive whose pickle has been read.
+struct Opened<'a> {
+    format: Format,
+    objects: Objects<'a>,
+    top: Id,
+    storages: Storages<'a>,
+}
+
+impl<'a> Opened<'a> {
+    /// Reads the pickle of a zip archive. `expected` says what it should have, and `remedy` returns
+    /// what to do about an archive of another format.
+    fn read(bytes: &'a [u8], expected: &str, remedy: impl FnOnce(Format) -> &'static str) -> Result<Self> {
         let archive = zip::open(bytes)?;
         let format = Format::of_archive(archive.names());
         let mut roots = archive.names().filter_map(|name| name.strip_suffix("data.pkl"));
         let (Format::TorchSave | Format::TorchScript, Some(root), None) =
             (format, roots.next(), roots.next())
         else {
-            return Err(Error::msg(format::unexpected(bytes, format, "weights", remedy)));
+            return Err(Error::msg(format::unexpected(bytes, format, expected, remedy)));
         };
         drop(roots);
         let order = archive.read(&format!("{root}byteorder"))?.unwrap_or(b"little");
@@ -58,6 +64,19 @@ impl<'a> StateDict<'a> {
         }
         let pickle = archive.read(&format!("{root}data.pkl"))?.unwrap_or_default();
         let (objects, top) = pickle::read(pickle)?;
+        Ok(Opened { format, objects, top, storages: Storages { archive, root, loaded: HashMap::new() } })
+    }
+}
+
+impl<'a> StateDict<'a> {
+    /// Reads the state dict of a zip archive: the outermost `dict` or, if `section` has keys, the
+    /// one to which they lead. `remedy` returns what to do about an archive of another format.
+    pub(super) fn open(
+        bytes: &'a [u8],
+        section: &[String],
+        remedy: impl FnOnce(Format) -> &'static str,
+    ) -> Result<Self> {
+        let Opened { format, objects, top, storages } = Opened::read(bytes, "weights", remedy)?;
         let contents = Contents { objects: &objects, top };
         let found = if format == Format::TorchScript {
             contents.module(section)?
@@ -74,7 +93,6 @@ impl<'a> StateDict<'a> {
             }
             entries.insert(key, value);
         }
-        let storages = Storages { archive, root, loaded: HashMap::new() };
         Ok(StateDict { objects, top, section: section.to_vec(), entries, storages })
     }
 
@@ -97,12 +115,9 @@ impl<'a> StateDict<'a> {
     /// Reads the tensor with this name. Tensors with the same storage share its memory.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor> {
         self.check(name)?;
-        let found = match self.entries.get(name).map(|value| &self.objects[*value]) {
-            Some(Object::Tensor(view)) => self.storages.view(&self.objects, *view),
-            Some(Object::UnreadableTensor(function, arguments)) => {
-                Err(unreadable(&self.objects, function, *arguments))
-            }
-            _ => Err(Error::msg("the state dict does not have this entry")),
+        let found = match self.entries.get(name) {
+            Some(value) => self.storages.tensor(&self.objects, *value),
+            None => Err(Error::msg("the state dict does not have this entry")),
         };
         found.map_err(|error| Error::msg(format!("`{}`: {error}", shortened(name))))
     }
@@ -159,6 +174,15 @@ struct Storages<'a> {
 }
 
 impl<'a> Storages<'a> {
+    /// Returns the tensor that an object describes.
+    fn tensor(&mut self, objects: &Objects<'a>, id: Id) -> Result<Tensor> {
+        match &objects[id] {
+            Object::Tensor(view) => self.view(objects, *view),
+            Object::UnreadableTensor(function, arguments) => Err(unreadable(objects, function, *arguments)),
+            _ => Err(Error::msg(format!("expected a tensor, found {}", objects.what(id)))),
+        }
+    }
+
     /// Returns the tensor that `view` describes, which shares the memory of its storage.
     fn view(&mut self, objects: &Objects<'a>, view: View) -> Result<Tensor> {
         let (class, key, elements) = objects.storage(view.storage)?;

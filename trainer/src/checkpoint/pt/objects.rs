@@ -9,6 +9,9 @@ use crate::error::{Error, Result, shortened};
 /// The maximum number of dimensions of a tensor, as in PyTorch.
 const MAX_DIMS: usize = 64;
 
+/// The description of `None`.
+pub(super) const NONE: &str = "`None`";
+
 /// The index of an object in [`Objects`].
 pub(super) type Id = u32;
 
@@ -19,8 +22,8 @@ pub(super) struct Objects<'a>(pub(super) Vec<Object<'a>>);
 /// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object<'a> {
-    /// `None`, a `bool`, a `float`, `bytes` or a `set`, or an `int` of more than 64 bits. No tensor
-    /// needs these values, so only a description for error messages is kept.
+    /// `None`, `bytes` or a `set`, or an `int` of more than 64 bits. No value is needed, so only a
+    /// description for error messages is kept.
     Other(&'static str),
     /// The result of a call that was not executed.
     Foreign {
@@ -30,9 +33,11 @@ pub(super) enum Object<'a> {
         state: Option<Id>,
     },
     Int(i64),
+    Float(f64),
+    Bool(bool),
     Text(&'a str),
     Tuple(Vec<Id>),
-    List,
+    List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Global(Global<'a>),
     /// A storage: the memory of one or several tensors. The `Id` is that of the tuple that
@@ -152,9 +157,11 @@ impl<'a> Objects<'a> {
         let what = match &self[id] {
             Object::Other(what) => what,
             Object::Int(_) => "an `int`",
+            Object::Float(_) => "a `float`",
+            Object::Bool(_) => "a `bool`",
             Object::Text(_) => "a `str`",
             Object::Tuple(_) => "a `tuple`",
-            Object::List => "a `list`",
+            Object::List(_) => "a `list`",
             Object::Dict(_) => "a `dict`",
             Object::Global(global) => return format!("a function or a class (`{}`)", global.name()),
             Object::Foreign { class, .. } => {
@@ -185,6 +192,28 @@ impl<'a> Objects<'a> {
         match &self[id] {
             Object::Int(number) => Ok(*number),
             _ => Err(malformed(&format!("expected an `int`, found {}", self.what(id)))),
+        }
+    }
+
+    /// Returns a number as Python's `float` of it; `None` for any other object.
+    pub(super) fn number(&self, id: Id) -> Option<f64> {
+        match self[id] {
+            Object::Int(number) => Some(number as f64),
+            Object::Float(number) => Some(number),
+            Object::Bool(flag) => Some(f64::from(u8::from(flag))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_none(&self, id: Id) -> bool {
+        matches!(self[id], Object::Other(NONE))
+    }
+
+    /// Returns the items of a `list` or a `tuple`; `None` for any other object.
+    pub(super) fn sequence(&self, id: Id) -> Option<&[Id]> {
+        match &self[id] {
+            Object::List(ids) | Object::Tuple(ids) => Some(ids),
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::objects::{Global, Id, Object, Objects, View, malformed};
+use super::objects::{Global, Id, NONE, Object, Objects, View, malformed};
 use crate::error::Result;
 
 /// The maximum number of objects: enough for about 100,000 tensors.
@@ -166,14 +166,23 @@ impl<'a> Machine<'a> {
                 let last = self.last()?;
                 self.push_again(last)
             }
-            b'N' => self.push(Object::Other("`None`")), // NONE
-            0x88 | 0x89 => self.push(Object::Other("a `bool`")), // NEWTRUE, NEWFALSE
-            b'G' => input.take(8).and_then(|_| self.push(Object::Other("a `float`"))), // BINFLOAT
-            b'F' => input.line().and_then(|_| self.push(Object::Other("a `float`"))), // FLOAT
+            b'N' => self.push(Object::Other(NONE)), // NONE
+            0x88 | 0x89 => self.push(Object::Bool(opcode == 0x88)), // NEWTRUE, NEWFALSE
+            b'G' => {
+                // BINFLOAT, which is big-endian
+                let bits = input.number(8)?.swap_bytes();
+                self.push(Object::Float(f64::from_bits(bits)))
+            }
+            b'F' => {
+                // FLOAT
+                let number = input.line()?.parse().map_err(|_| malformed("a `float` is not a number"))?;
+                self.push(Object::Float(number))
+            }
             b'I' | b'L' => {
                 // INT, which `True` and `False` are too, LONG
                 let number = match input.line()? {
-                    "00" | "01" => Object::Other("a `bool`"),
+                    "00" => Object::Bool(false),
+                    "01" => Object::Bool(true),
                     line => line.trim_end_matches('L').parse().map_or(LONG, Object::Int),
                 };
                 self.push(number)
@@ -228,8 +237,8 @@ impl<'a> Machine<'a> {
             b')' => self.push(Object::Tuple(Vec::new())), // EMPTY_TUPLE
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84)), // TUPLE1, TUPLE2, TUPLE3
             b't' => self.pop_marked().and_then(|ids| self.push(Object::Tuple(ids))), // TUPLE
-            b']' => self.push(Object::List),              // EMPTY_LIST
-            b'l' => self.pop_marked().and_then(|_| self.push(Object::List)), // LIST
+            b']' => self.push(Object::List(Vec::new())),  // EMPTY_LIST
+            b'l' => self.pop_marked().and_then(|ids| self.push(Object::List(ids))), // LIST
             b'}' => self.push(Object::Dict(Vec::new())),  // EMPTY_DICT
             b'd' => {
                 // DICT
@@ -241,13 +250,13 @@ impl<'a> Machine<'a> {
             0x91 => self.pop_marked().and_then(|_| self.push(Object::Other("a `frozenset`"))), // FROZENSET
             b'a' => {
                 // APPEND
-                self.pop()?;
-                self.add_items()
+                let item = self.pop()?;
+                self.add_items(&[item])
             }
             b'e' | 0x90 => {
                 // APPENDS, ADDITEMS
-                self.pop_marked()?;
-                self.add_items()
+                let items = self.pop_marked()?;
+                self.add_items(&items)
             }
             b's' => {
                 // SETITEM
@@ -325,10 +334,16 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Checks that items can be added to the object on top of the stack. They are not kept.
-    fn add_items(&self) -> Result<()> {
-        match self.objects[self.last()?] {
-            Object::List | Object::Other("a `set`") | Object::Foreign { .. } => Ok(()),
+    /// Adds items to the object on top of the stack. Only those of a `list` are kept.
+    fn add_items(&mut self, items: &[Id]) -> Result<()> {
+        let object = self.last()?;
+        match &mut self.objects.0[object as usize] {
+            Object::List(own) => {
+                own.try_reserve(items.len())?;
+                own.extend(items);
+                Ok(())
+            }
+            Object::Other("a `set`") | Object::Foreign { .. } => Ok(()),
             _ => Err(malformed("it adds items to something that is neither a `list` nor a `set`")),
         }
     }

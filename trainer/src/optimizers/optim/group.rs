@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use tch::Tensor;
 use wildmatch::WildMatch;
 
-use super::algorithm::{Algorithm, SHARED};
+use super::algorithm::{Algorithm, SHARED, StateSlot};
 use super::optimizer_core::OptimizerCore;
 use crate::error::{BuildError, Error, Result, in_other_case, suggestion_among};
 use crate::libtorch::{self, Parameters, TensorList};
@@ -258,13 +258,16 @@ impl ParamGroup {
     /// group is frozen.
     fn create_state(&mut self) -> Result<()> {
         for (nth, slot) in self.algorithm.state.iter().enumerate() {
-            let is_needed =
-                slot.only_with.map_or(Ok(true), |name| self.get(name).map(|value| value != 0.0))?;
-            if is_needed && !self.frozen {
+            if self.needs(slot)? && !self.frozen {
                 self.create_state_slot(nth)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether the current settings require a state.
+    fn needs(&self, slot: &StateSlot) -> Result<bool> {
+        slot.only_with.map_or(Ok(true), |name| self.get(name).map(|value| value != 0.0))
     }
 
     /// Creates one state slot, unless it exists.
@@ -315,6 +318,13 @@ impl ParamGroup {
             let own = self.own.names().zip(state.iter().flat_map(TensorList::iter));
             own.map(|(name, tensor)| (format!("{}/{name}", slot.name), tensor.shallow_clone()))
         })
+    }
+
+    /// Returns the names of the state that the algorithm needs for each parameter with the current
+    /// settings, such as `exp_avg`.
+    pub(crate) fn state_names(&self) -> impl Iterator<Item = &'static str> {
+        let slots = self.algorithm.state.iter();
+        slots.filter(|slot| self.needs(slot).unwrap_or(true)).map(|slot| slot.name)
     }
 
     pub(super) fn drop_grads(&self) -> Result<()> {
