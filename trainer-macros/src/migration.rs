@@ -11,12 +11,13 @@ use crate::lifecycle::snake;
 use crate::moments::{is_marker, is_operation, is_point};
 
 /// Every page, with the name of its module in `trainer::migration`.
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 8] = [
     ("pytorch", include_str!("../migration/pytorch.md")),
     ("lightning", include_str!("../migration/lightning.md")),
     ("mmengine", include_str!("../migration/mmengine.md")),
     ("keras", include_str!("../migration/keras.md")),
     ("hugging_face", include_str!("../migration/hugging_face.md")),
+    ("ignite", include_str!("../migration/ignite.md")),
     ("fastai", include_str!("../migration/fastai.md")),
     ("trainer_tools", include_str!("../migration/trainer_tools.md")),
 ];

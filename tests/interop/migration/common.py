@@ -50,6 +50,11 @@ def main():
     (pathlib.Path(sys.argv[1]) / f"{page}.json").write_text(json.dumps(results))
 
 
+def written(name):
+    """The path of a file that the Rust case reads."""
+    return pathlib.Path(sys.argv[1]) / name
+
+
 def folder():
     return tempfile.mkdtemp(prefix="migration-", dir=sys.argv[1])
 
@@ -127,3 +132,29 @@ def watch(optimizer, net):
 
 def sgd(net, lr=0.1, **settings):
     return watch(torch.optim.SGD(net.parameters(), lr=lr, **settings), net)
+
+
+# The optimizers of runs that continue here.
+OPTIMIZERS = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, betas=(0.9, 0.95), weight_decay=0.1),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01),
+}
+
+
+def continued(first, then):
+    """Runs `first` without recording, and `then` with what `first` returned. Each `then` has ten steps."""
+    before = {name: values.copy() for name, values in seen.items()}
+    result = first()
+    seen.clear()
+    then(result)
+    for name, values in seen.items():
+        before[name] = before.get(name, []) + values
+    seen.clear()
+    seen.update(before)
+    seen["steps"] = [10] * (len(seen["losses"]) // 10)
+
+
+def draws_continue(whole, resumed):
+    """Records whether the first random numbers of a resumed run are those from the fourth step of the whole run on."""
+    seen.clear()
+    seen["same numbers"] = [whole[3:5] == resumed[:2]]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import pathlib
+import shutil
 
 
 import torch
@@ -202,6 +203,63 @@ def _():
 def _():
     set_seed(5)
     seen["numbers"] = torch.randn(20).tolist() + torch.rand(3).tolist()
+
+
+def converted(file):
+    """What the guide says about the state of fastai's Adam."""
+    opt = torch.load(file, weights_only=False)["opt"]
+    [hyper] = opt["hypers"]
+    state, groups = {}, []
+    for nth, own in enumerate(opt["state"]):
+        state[nth] = {"exp_avg": own["grad_avg"], "exp_avg_sq": own["sqr_avg"], "step": own["step"]}
+        groups.append({
+            "params": [nth], "betas": (hyper["mom"], hyper["sqr_mom"]), "eps": hyper["eps"], "amsgrad": False,
+            "weight_decay": hyper["wd"] if own.get("do_wd", True) else 0.0, "decoupled_weight_decay": True,
+        })
+    return {"state": state, "param_groups": groups}
+
+
+@case("learn.save(file)")
+def _():
+    def first():
+        learn = run(opt_func=Adam, lr=0.01)
+        return learn.save("run")
+
+    def then(path):
+        learn = learner(opt_func=Adam, lr=0.01)
+        learn.load(path.with_suffix(""), weights_only=False)
+        with learn.no_logging(), learn.no_bar():
+            learn.fit(4, start_epoch=2)
+
+    def saved():
+        path = first()
+        shutil.copy(path, written("fastai.pth"))
+        torch.save(converted(path), written("fastai-opt.pt"))
+        return path
+
+    continued(saved, then)
+    del seen["valid"]
+
+
+class Draw(Callback):
+    def before_batch(self):
+        seen["draws"].append(torch.rand(()).item())
+
+
+@case("torch.rand")
+def _():
+    set_seed(5)
+    learn = run(Draw(), epochs=2)
+    whole = seen["draws"].copy()
+    seen.clear()
+    path = run(Draw(), epochs=1).save("run")
+    seen.clear()
+    set_seed(5)
+    learn = learner(Draw())
+    learn.load(path.with_suffix(""), weights_only=False)
+    with learn.no_logging(), learn.no_bar():
+        learn.fit(2, start_epoch=1)
+    draws_continue(whole[2:], seen["draws"])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import logging
 import os
 import pathlib
+import shutil
 import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -57,7 +58,7 @@ class Evaluations(TrainerCallback):
 PLAIN = dict(lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0, num_train_epochs=2)
 
 
-def run(*callbacks, model=None, valid=False, start=None, data=None, plain=True, watched=True, **arguments):
+def run(*callbacks, model=None, valid=False, start=None, data=None, plain=True, watched=True, optimizer=None, **arguments):
     quiet = dict(report_to="none", disable_tqdm=True, use_cpu=True, logging_strategy="no", save_strategy="no")
     given = dict(output_dir=folder(), per_device_train_batch_size=4, per_device_eval_batch_size=4, learning_rate=0.01)
     arguments = {**quiet, **given, **(PLAIN if plain else {}), **arguments}
@@ -69,13 +70,16 @@ def run(*callbacks, model=None, valid=False, start=None, data=None, plain=True, 
         eval_dataset=evaluated,
         callbacks=[Evaluations(), *callbacks],
     )
+    if optimizer:
+        trainer.optimizer = optimizer(trainer.model.parameters())
     numbers = iter(SCRIPT * 2)
     if valid:
         trainer.compute_metrics = lambda _: {"scripted": next(numbers)}
     trainer.train(resume_from_checkpoint=start)
     seen["steps"] = [trainer.state.global_step]
-    # There are two groups, one without decay, of the same rate.
-    seen["rates"] = seen["rates"][::2]
+    if not optimizer:
+        # There are two groups, one without decay, of the same rate.
+        seen["rates"] = seen["rates"][::2]
     return trainer
 
 
@@ -236,6 +240,36 @@ def _():
     data = Rows((train_rows()[0], labels(0, 20)))
     Losses(Classifier(), TrainingArguments(label_smoothing_factor=0.2, **arguments), train_dataset=data).train()
     seen["rates"] = seen["rates"][::2]
+
+
+@case("optimizer.pt")
+def _():
+    for name, optimizer in {"hugging-face": None, "hugging-face-sgd": OPTIMIZERS["sgd"]}.items():
+        settings = dict(lr_scheduler_type="linear", weight_decay=0.1, num_train_epochs=4, optimizer=optimizer)
+
+        def first():
+            saved = folder()
+            run(output_dir=saved, save_strategy="steps", save_steps=10, **settings)
+            shutil.copytree(f"{saved}/checkpoint-10", written(name))
+            return f"{saved}/checkpoint-10"
+
+        continued(first, lambda path: run(start=path, **settings))
+
+
+class Drawing(Model):
+    def forward(self, x, labels=None):
+        seen["draws"].append(torch.rand(()).item())
+        return super().forward(x, labels)
+
+
+@case("torch.rand")
+def _():
+    saved = folder()
+    run(model=Drawing(), output_dir=saved, save_strategy="steps", save_steps=3)
+    whole = seen["draws"].copy()
+    seen.clear()
+    run(model=Drawing(), start=f"{saved}/checkpoint-3")
+    draws_continue(whole, seen["draws"])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The rows of the page about Keras, with Keras on torch."""
 
+import contextlib
 import csv
 import os
 
@@ -273,6 +274,54 @@ def _():
     metric = keras.metrics.TopKCategoricalAccuracy(k=1)
     metric.update_state([[0.0, 1.0, 0.0]] * 2, [[0.2, 0.2, 0.2], [0.1, 0.7, 0.1]])
     seen["accuracy"] = [float(metric.result())]
+
+
+class Draw(keras.layers.Layer):
+    """Records random numbers of a generator that belongs to the layer, as that of a dropout layer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(5)
+
+    def call(self, x, training=False):
+        if training:
+            seen["draws"].append(float(keras.random.uniform((), seed=self.generator)))
+        return x
+
+
+class Killed(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            raise KeyboardInterrupt
+
+
+def interrupted(net):
+    saved = folder()
+    with contextlib.suppress(KeyboardInterrupt):
+        fit(keras.callbacks.BackupAndRestore(saved, save_freq=3), Killed(), net=net)
+    return keras.callbacks.BackupAndRestore(saved, save_freq=3)
+
+
+@case("BackupAndRestore(save_freq=n)")
+def _():
+    backup = interrupted(network())
+    seen.clear()
+    fit(backup, net=network())
+
+
+def drawing():
+    net = network()
+    return keras.Sequential([keras.Input((3,)), Draw(), *net.layers])
+
+
+@case("keras.random.SeedGenerator")
+def _():
+    fit(net=drawing())
+    whole = seen["draws"].copy()
+    backup = interrupted(drawing())
+    seen.clear()
+    fit(backup, net=drawing())
+    draws_continue(whole, seen["draws"])
 
 
 if __name__ == "__main__":

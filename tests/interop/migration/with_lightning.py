@@ -3,6 +3,7 @@
 import csv
 import logging
 import pathlib
+import shutil
 import warnings
 
 import lightning as L
@@ -27,8 +28,9 @@ for name in ["lightning", "lightning.pytorch", "lightning.fabric"]:
 
 
 class Module(L.LightningModule):
-    def __init__(self, optimizer=sgd, schedule=None, norm=None, **log):
+    def __init__(self, optimizer=sgd, schedule=None, norm=None, by_epoch=False, **log):
         super().__init__()
+        self.by_epoch = by_epoch
         self.net, self.optimizer, self.schedule, self.how = Net(norm), optimizer, schedule, log
 
     def training_step(self, batch, _):
@@ -54,6 +56,8 @@ class Module(L.LightningModule):
         optimizer = self.optimizer(self.net)
         if self.schedule is None:
             return optimizer
+        if self.by_epoch:
+            return [optimizer], [self.schedule(optimizer)]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
 
 
@@ -258,6 +262,12 @@ def _():
     seen["logged"] = [row["lr-SGD"] for row in table(run) if row["lr-SGD"]]
 
 
+@case('lr_scheduler_config["interval"]="epoch"')
+def _():
+    schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    fit(module=Module(schedule=schedule, by_epoch=True), max_epochs=3)
+
+
 @case("callback_metrics")
 def _():
     run, _ = fit(valid=True)
@@ -324,6 +334,41 @@ def _():
     thaw = BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=0.1, lambda_func=lambda epoch: 1.0)
     fit(thaw, module=Split(), max_epochs=3)
     del seen["rates"]
+
+
+@case("optimizer_states")
+def _():
+    for name, optimizer in OPTIMIZERS.items():
+
+        def module():
+            schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+            return Module(lambda net: watch(optimizer(net.parameters()), net), schedule)
+
+        def first():
+            run, _ = fit(module=module(), enable_checkpointing=True, default_root_dir=folder())
+            path = run.checkpoint_callback.best_model_path
+            shutil.copy(path, written(f"{name}.ckpt"))
+            return path
+
+        continued(first, lambda path: trainer(max_epochs=4).fit(module(), loader(train_rows()), ckpt_path=path))
+
+
+class Drawing(Module):
+    def training_step(self, batch, _):
+        seen["draws"].append(torch.rand(()).item())
+        return super().training_step(batch, _)
+
+
+@case("torch.rand")
+def _():
+    keep = ModelCheckpoint(folder(), every_n_train_steps=3, filename="at", save_top_k=-1)
+    L.seed_everything(5, verbose=False)
+    fit(keep, module=Drawing(), enable_checkpointing=True)
+    whole = seen["draws"].copy()
+    seen.clear()
+    L.seed_everything(5, verbose=False)
+    trainer().fit(Drawing(), loader(train_rows()), ckpt_path=f"{keep.dirpath}/at.ckpt")
+    draws_continue(whole, seen["draws"])
 
 
 if __name__ == "__main__":

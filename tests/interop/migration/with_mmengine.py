@@ -3,6 +3,7 @@
 import logging
 import os
 import pathlib
+import shutil
 
 # MMEngine 0.10.7 does not resume its own checkpoints under the defaults of torch 2.6 and later.
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
@@ -174,6 +175,36 @@ class Stop3(Hook):
         if runner.iter == 2:
             runner.train_loop.stop_training = True
             runner.train_loop._max_epochs = 0
+
+
+@case("epoch_10.pth")
+def _():
+    for name, optimizer in OPTIMIZERS.items():
+        how = dict(optimizer=lambda net: optimizer(net.parameters()), default_hooks=dict(checkpoint=dict(type=CheckpointHook)))
+
+        def first():
+            saved = folder()
+            run(saved=saved, **how)
+            shutil.copy(f"{saved}/epoch_2.pth", written(f"{name}.pth"))
+            return f"{saved}/epoch_2.pth"
+
+        continued(first, lambda path: run(resume=True, load_from=path, train=epochs(4), **how))
+
+
+class Draw(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        seen["draws"].append(torch.rand(()).item())
+
+
+@case("torch.rand")
+def _():
+    saved = folder()
+    keep = dict(type=CheckpointHook, interval=3, by_epoch=False, save_last=False)
+    run(Draw(), saved=saved, default_hooks=dict(checkpoint=keep), randomness=dict(seed=5))
+    whole = seen["draws"].copy()
+    seen.clear()
+    run(Draw(), resume=True, load_from=f"{saved}/iter_3.pth", randomness=dict(seed=5))
+    draws_continue(whole, seen["draws"])
 
 
 if __name__ == "__main__":

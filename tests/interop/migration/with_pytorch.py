@@ -1,7 +1,11 @@
 """The rows of the page about PyTorch, with PyTorch."""
 
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+import torch.distributed.checkpoint as dcp
+from timm.scheduler import CosineLRScheduler
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from common import *
 
@@ -278,6 +282,73 @@ def _():
 def _():
     torch.manual_seed(5)
     seen["numbers"] = torch.randn(20).tolist() + torch.rand(3).tolist()
+
+
+ALGORITHMS = {
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, dampening=0.1),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01, momentum=0.5, centered=True),
+    "Adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05, lr_decay=0.1),
+    "Muon": lambda parameters: torch.optim.Muon([p for p in parameters if p.dim() == 2], lr=0.01),
+}
+
+
+@case("optimizer.state_dict()")
+def _():
+    for name, optimizer in ALGORITHMS.items():
+        net = Net()
+        if name == "Muon":
+            net.fc1.bias.requires_grad_(False)
+            net.fc2.bias.requires_grad_(False)
+        optimizer = watch(optimizer(net.parameters()), net)
+
+        def epochs():
+            for _ in range(2):
+                for x, y in loader(train_rows()):
+                    mse(net, x, y).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        def first():
+            epochs()
+            torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, written(f"{name}.pt"))
+
+        continued(first, lambda _: epochs())
+        if name == "AdamW":
+            # Once more, from here on.
+            optimizers = get_optimizer_state_dict(net, optimizer)
+            saved = folder()
+            dcp.save({"model": net.state_dict(), "optimizer": optimizers}, checkpoint_id=saved, no_dist=True)
+            dcp_to_torch_save(saved, written("distributed.pt"))
+            continued(lambda: None, lambda _: epochs())
+
+
+def rates_of_timm(name, **settings):
+    @case(name)
+    def _():
+        optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+        schedule = CosineLRScheduler(optimizer, t_initial=10, lr_min=0.01, **settings)
+        for step in range(14):
+            seen["rates"].append(optimizer.param_groups[0]["lr"])
+            schedule.step(step + 1)
+
+
+WARM_UP = dict(warmup_t=3, warmup_lr_init=0.001)
+rates_of_timm("CosineLRScheduler(t_initial=10, lr_min=0.01)")
+rates_of_timm("CosineLRScheduler(…, warmup_t=3, warmup_lr_init=0.001, warmup_prefix=True)", warmup_prefix=True, **WARM_UP)
+rates_of_timm("CosineLRScheduler(…, warmup_t=3, warmup_lr_init=0.001)", **WARM_UP)
+rates_of_timm("CosineLRScheduler(…, k_decay=2.0)", k_decay=2.0)
+
+
+@case("SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)")
+def _():
+    optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+    schedule = SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)
+    for _ in range(14):
+        seen["rates"].append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import logging
 import pathlib
+import shutil
 
 import torch
 from trainer_tools.hooks.base import BaseHook
@@ -23,14 +24,14 @@ def step(batch, trainer):
     return {"loss": mse(trainer.model, *batch)}
 
 
-def run(*hooks, valid=False, batch=4, epochs=2):
+def run(*hooks, valid=False, batch=4, epochs=2, optimizer=sgd):
     net = Net()
     trainer = Trainer(
         net,
         step,
         loader(train_rows(), batch),
         loader(valid_rows()) if valid else None,
-        optim=sgd(net),
+        optim=optimizer(net),
         epochs=epochs,
         hooks=list(hooks),
         device="cpu",
@@ -128,6 +129,47 @@ def _():
     run(keep, epochs=4)
     names = [file.stem for file in pathlib.Path(saved).glob("checkpoint_step_*.pt")]
     seen["epochs"] = sorted(int(name.split("_")[-1]) // 5 - 1 for name in names)
+
+
+@case("checkpoint_step_10.pt")
+def _():
+    for name, optimizer in OPTIMIZERS.items():
+        watched = lambda net: watch(optimizer(net.parameters()), net)
+
+        def first():
+            saved = folder()
+            run(CheckpointHook(saved, save_every_steps=10, save_strategy="latest"), optimizer=watched)
+            path = f"{saved}/checkpoint_step_10.pt"
+            shutil.copy(path, written(f"trainer-tools-{name}.pt"))
+            return path
+
+        def then(path):
+            run(CheckpointHook(folder(), resume_path=path), optimizer=watched, epochs=4)
+
+        continued(first, then)
+
+
+@case("CheckpointHook(resume_path=…)")
+def _():
+    saved = folder()
+    run(CheckpointHook(saved, save_every_steps=3, keep_last=9, save_strategy="latest"))
+    seen.clear()
+    run(CheckpointHook(folder(), resume_path=f"{saved}/checkpoint_step_3.pt"))
+
+
+class Draw(BaseHook):
+    def before_step(self, trainer):
+        seen["draws"].append(torch.rand(()).item())
+
+
+@case("torch.rand")
+def _():
+    saved = folder()
+    run(CheckpointHook(saved, save_every_steps=3, keep_last=9, save_strategy="latest"), Draw())
+    whole = seen["draws"].copy()
+    seen.clear()
+    run(CheckpointHook(folder(), resume_path=f"{saved}/checkpoint_step_3.pt"), Draw())
+    draws_continue(whole, seen["draws"])
 
 
 if __name__ == "__main__":

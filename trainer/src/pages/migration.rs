@@ -31,6 +31,9 @@ pub mod fastai {}
 #[doc = trainer_macros::migration_page!(keras)]
 pub mod keras {}
 
+#[doc = trainer_macros::migration_page!(ignite)]
+pub mod ignite {}
+
 #[doc = trainer_macros::migration_page!(hugging_face)]
 pub mod hugging_face {}
 

@@ -6,7 +6,7 @@ use trainer::prelude::*;
 use trainer::schedule::{Cosine, OneCycle};
 
 use super::program::*;
-use super::{Case, Series};
+use super::{Case, Series, written};
 
 /// The optimizer `Adam` of fastai.
 fn adam() -> AdamW {
@@ -101,6 +101,17 @@ pub(super) const CASES: &[Case] = &[
         Program::new(sgd(), |b| b.hook(Freeze::new("fc1.*").thaw_at(1, "fc1.*"))).fit_valid()
     }),
     Case::new("set_seed(n, reproducible=True)", random_numbers),
+    Case::new("learn.save(file)", || {
+        let files = ["fastai.pth", "fastai-opt.pt"].map(written);
+        of_one_group(continued(
+            Program::new(adam(), |b| b),
+            "",
+            (&files[0], &["model"]),
+            (&files[1], &[]),
+            &NAMES,
+        ))
+    }),
+    Case::new("torch.rand", draws_continue),
 ];
 
 /// Skips the step of the third batch.

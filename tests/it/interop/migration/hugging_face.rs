@@ -6,8 +6,8 @@ use trainer::optim::Group;
 use trainer::prelude::*;
 use trainer::schedule::{Cosine, Linear};
 
-use super::Case;
 use super::program::*;
+use super::{Case, Series, written};
 use crate::support::scratch;
 
 fn adamw() -> AdamW {
@@ -96,4 +96,23 @@ pub(super) const CASES: &[Case] = &[
         program.fit_on(loader(labeled(0, 20), 4), None);
         program.seen()
     }),
+    Case::new("optimizer.pt", || {
+        let optimizer = AdamW::new(0.01).weight_decay(0.1).group("*.bias", Group::new().weight_decay(0.0));
+        // There the parameters that decay come first.
+        let names = ["fc1.weight", "fc2.weight", "fc1.bias", "fc2.bias"];
+        let mut seen = checkpoint("hugging-face", optimizer, &names);
+        // One rate for each of the two groups.
+        seen.insert("rates", seen["rates"].iter().step_by(2).copied().collect());
+        both(seen, checkpoint("hugging-face-sgd", sgd_of_both(), &NAMES))
+    }),
+    Case::new("torch.rand", draws_continue),
 ];
+
+/// Continues a run from a folder with a checkpoint.
+fn checkpoint(name: &str, optimizer: impl Optimizer + 'static, names: &[&str]) -> Series {
+    let folder = written(name);
+    let rest = |step: u64| Linear::to(0.0).factor(step + 10, Some(20)).unwrap();
+    let program = Program::new(optimizer, |b| b.hook(HyperparameterSchedule::lr(rest)));
+    let files = ["model.safetensors", "optimizer.pt"].map(|file| folder.join(file));
+    continued(program, "net.", (&files[0], &[]), (&files[1], &[]), names)
+}

@@ -130,6 +130,8 @@ pub(super) const CASES: &[Case] = &[
         let value = accuracy.compute().unwrap();
         with(Series::new(), "accuracy", numbers(&value))
     }),
+    Case::new("BackupAndRestore(save_freq=n)", || resumed(sgd)),
+    Case::new("keras.random.SeedGenerator", draws_continue),
 ];
 
 fn classified(loss: LossFn, train: Rows2) -> Series {

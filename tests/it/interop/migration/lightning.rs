@@ -6,7 +6,7 @@ use trainer::prelude::*;
 use trainer::schedule::StepDecay;
 
 use super::program::*;
-use super::{Case, Series};
+use super::{Case, Series, written};
 use crate::support::scratch;
 
 pub(super) const CASES: &[Case] = &[
@@ -133,6 +133,14 @@ pub(super) const CASES: &[Case] = &[
     Case::new("BackboneFinetuning", || {
         Program::new(sgd(), |b| b.epochs(3).hook(Freeze::new("fc1.*").thaw_at(1, "fc1.*"))).fit()
     }),
+    Case::new("lr_scheduler_config[\"interval\"]=\"epoch\"", || {
+        let schedule = HyperparameterSchedule::lr(StepDecay::new(1, 0.5)).by_epoch(true);
+        Program::new(sgd(), |b| b.epochs(3).hook(schedule)).fit()
+    }),
+    Case::new("optimizer_states", || {
+        both(checkpoint("adamw", adamw_of_both()), checkpoint("sgd", sgd_of_both()))
+    }),
+    Case::new("torch.rand", draws_continue),
 ];
 
 fn averaged(epochs: u64, from: u64) -> Series {
@@ -152,4 +160,12 @@ fn end_epoch(skips: bool) -> Series {
         }
     };
     Program::new(sgd(), |b| b.on::<BeforeStep>("end", end)).fit()
+}
+
+/// Continues a run from a `.ckpt` file.
+fn checkpoint(name: &str, optimizer: impl Optimizer + 'static) -> Series {
+    let file = &*written(&format!("{name}.ckpt"));
+    let rest = |step: u64| StepDecay::new(3, 0.5).factor(step + 10, None).unwrap();
+    let program = Program::new(optimizer, |b| b.hook(HyperparameterSchedule::lr(rest)));
+    continued(program, "net.", (file, &["state_dict"]), (file, &["optimizer_states", "0"]), &NAMES)
 }

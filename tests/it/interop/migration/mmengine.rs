@@ -5,7 +5,7 @@ use trainer::prelude::*;
 use trainer::schedule::{Linear, MultiStep};
 
 use super::program::*;
-use super::{Case, Series};
+use super::{Case, Series, written};
 use crate::support::scratch;
 
 pub(super) const CASES: &[Case] = &[
@@ -51,6 +51,10 @@ pub(super) const CASES: &[Case] = &[
         let average = flat(program.trainer.hook::<Ema>().unwrap().average());
         with(program.seen(), "average", average)
     }),
+    Case::new("epoch_10.pth", || {
+        both(checkpoint("adamw", adamw_of_both()), checkpoint("sgd", sgd_of_both()))
+    }),
+    Case::new("torch.rand", draws_continue),
 ];
 
 fn stopped(delta: f64) -> Series {
@@ -63,4 +67,10 @@ fn warmed_up(over: u64) -> Series {
     let schedule = Linear::to(1.0).starting_at(0.1).over(over).times(MultiStep::new([5, 10], 0.5));
     let hook = trainer::hooks::HyperparameterSchedule::lr(schedule);
     Program::new(sgd(), |b| b.epochs(3).hook(hook)).fit()
+}
+
+/// Continues a run from a `.pth` file.
+fn checkpoint(name: &str, optimizer: impl Optimizer + 'static) -> Series {
+    let file = &*written(&format!("{name}.pth"));
+    continued(Program::new(optimizer, |b| b), "net.", (file, &["state_dict"]), (file, &["optimizer"]), &NAMES)
 }

@@ -13,6 +13,7 @@
 
 mod fastai;
 mod hugging_face;
+mod ignite;
 mod keras;
 mod lightning;
 mod mmengine;
@@ -23,6 +24,7 @@ mod trainer_tools;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -52,15 +54,24 @@ impl Case {
 }
 
 /// Each page with its cases.
-const PAGES: [(&str, &[Case]); 7] = [
+const PAGES: [(&str, &[Case]); 8] = [
     ("pytorch", pytorch::CASES),
     ("lightning", lightning::CASES),
     ("hugging_face", hugging_face::CASES),
     ("keras", keras::CASES),
     ("fastai", fastai::CASES),
     ("mmengine", mmengine::CASES),
+    ("ignite", ignite::CASES),
     ("trainer_tools", trainer_tools::CASES),
 ];
+
+/// The folder in which the scripts write.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Returns the path of a file that a script has written.
+pub(crate) fn written(name: &str) -> PathBuf {
+    FOLDER.get().unwrap().join(name)
+}
 
 fn path(page: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../trainer-macros/migration/{page}.md"))
@@ -175,12 +186,12 @@ fn cell(plain: &Result<f64, String>, advised: Option<&Result<f64, String>>) -> S
 fn rows_match_the_frameworks() {
     let writes = std::env::var("MIGRATION").is_ok_and(|value| value == "write");
     let only = std::env::var("MIGRATION_PAGE").ok();
-    let folder = scratch("migration");
+    let folder = FOLDER.get_or_init(|| scratch("migration"));
     let mut failures = Vec::new();
     for (page, cases) in
         PAGES.into_iter().filter(|(page, _)| only.as_deref().is_none_or(|only| only == *page))
     {
-        run_script(&format!("migration/with_{page}.py"), &folder);
+        run_script(&format!("migration/with_{page}.py"), folder);
         let results = fs::read_to_string(folder.join(format!("{page}.json"))).unwrap();
         let results: BTreeMap<String, Value> = serde_json::from_str(&results.replace("NaN", "null")).unwrap();
         let of = |name: &str| match results.get(name) {
@@ -234,6 +245,6 @@ fn rows_match_the_frameworks() {
             fs::write(path(page), out).unwrap();
         }
     }
-    let _ = fs::remove_dir_all(&folder);
+    let _ = fs::remove_dir_all(folder);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -1,7 +1,9 @@
 //! The network, the rows and the recorder of all programs: those of `common.py`.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use trainer::checkpoint::{LoadWeights, load_optimizer};
 use trainer::hooks::{Checkpoint, HyperparameterSchedule, Swa};
 use trainer::prelude::*;
 use trainer::{Span, TrainerBuilder};
@@ -317,4 +319,64 @@ pub(super) fn random_numbers() -> Series {
     let options = (Kind::Double, Device::Cpu);
     let (normal, uniform) = (Tensor::randn([20], options), Tensor::rand([3], options));
     [("numbers", [numbers(&normal), numbers(&uniform)].concat())].into()
+}
+
+/// The names of the parameters of [`model`], in the order of PyTorch.
+pub(super) const NAMES: [&str; 4] = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
+
+/// The optimizers of runs that continue here: those of `common.py`.
+pub(super) fn adamw_of_both() -> AdamW {
+    AdamW::new(0.01).betas(0.9, 0.95).weight_decay(0.1)
+}
+
+pub(super) fn sgd_of_both() -> Sgd {
+    Sgd::new(0.1).momentum(0.9).dampening(0.1).weight_decay(0.01)
+}
+
+/// A file, and the sections in it.
+pub(super) type File<'a> = (&'a Path, &'a [&'a str]);
+
+/// Continues a run of a framework: loads its weights and the state of its optimizer, whose
+/// parameters begin with `prefix` there, and trains ten steps.
+pub(super) fn continued(
+    mut program: Program,
+    prefix: &str,
+    weights: File<'_>,
+    (file, sections): File<'_>,
+    names: &[&str],
+) -> Series {
+    let how = |sections: &[&str]| {
+        let how = sections.iter().fold(LoadWeights::new(), |how, section| how.section(*section));
+        if prefix.is_empty() { how } else { how.rename_pattern(format!("{prefix}*"), "*") }
+    };
+    program.trainer.load_weights(weights.0, &how(weights.1)).unwrap();
+    let names: Vec<_> = names.iter().map(|name| format!("{prefix}{name}")).collect();
+    load_optimizer(program.trainer.optimizer_mut().unwrap(), file, &names, &how(sections)).unwrap();
+    program.fit()
+}
+
+/// Returns what was recorded in one run, and then in another.
+pub(super) fn both(mut first: Series, second: Series) -> Series {
+    for (name, values) in second {
+        first.entry(name).or_default().extend(values);
+    }
+    first
+}
+
+/// Returns whether the random numbers of the steps of a resumed run are those of the run that was
+/// not interrupted.
+pub(super) fn draws_continue() -> Series {
+    let folder = scratch("migration-draws");
+    let draws = |with: &dyn Fn(Builder) -> Builder| {
+        let seen: Arc<Mutex<Vec<f64>>> = Arc::default();
+        let own = seen.clone();
+        let draw = move |_: &mut Cx<BeforeBackward>| {
+            own.lock().unwrap().push(Tensor::rand([], (Kind::Double, Device::Cpu)).double_value(&[]));
+        };
+        Program::new(sgd(), |b| with(b.on::<BeforeBackward>("draw", draw))).fit();
+        std::mem::take(&mut *seen.lock().unwrap())
+    };
+    let whole = draws(&|b| b.hook(Checkpoint::new(&folder).every(Every::Steps(3)).keep_last(9)));
+    let resumed = draws(&|b| b.resume(&*folder.join("step-00000003")));
+    with(Series::new(), "same numbers", vec![f64::from(u8::from(whole[3..5] == resumed[..2]))])
 }

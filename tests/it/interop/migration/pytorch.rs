@@ -1,14 +1,14 @@
 //! The rows of the page about PyTorch.
 
 use trainer::hooks::{Ema, HyperparameterSchedule, LabelSmoothing, ReduceOnPlateau, Swa};
-use trainer::optim::{Adagrad, Adam, RmsProp};
+use trainer::optim::{Adagrad, Adam, Group, Muon, RmsProp};
 use trainer::prelude::*;
 use trainer::schedule::{
     Constant, Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
 };
 
 use super::program::*;
-use super::{Case, Series};
+use super::{Case, Series, written};
 
 pub(super) const CASES: &[Case] = &[
     Case::new("nn.Linear(n, m)", || {
@@ -113,6 +113,38 @@ pub(super) const CASES: &[Case] = &[
     Case::new("F.cross_entropy(…, weight=w, label_smoothing=x)", || classified(0.0, true))
         .advised(|| classified(0.2, false)),
     Case::new("torch.manual_seed(n)", random_numbers),
+    Case::new("optimizer.state_dict()", || {
+        let runs = [
+            state_of("AdamW", Program::new(AdamW::new(0.01).weight_decay(0.1), |b| b), &NAMES),
+            state_of("distributed", Program::new(AdamW::new(0.01).weight_decay(0.1), |b| b), &[]),
+            state_of("Adam", Program::new(Adam::new(0.01).amsgrad(true), |b| b), &NAMES),
+            state_of("SGD", Program::new(Sgd::new(0.1).momentum(0.9).dampening(0.1), |b| b), &NAMES),
+            state_of("RMSprop", Program::new(RmsProp::new(0.01).momentum(0.5).centered(true), |b| b), &NAMES),
+            state_of("Adagrad", Program::new(Adagrad::new(0.05).lr_decay(0.1), |b| b), &NAMES),
+            muon(),
+        ];
+        runs.into_iter().reduce(both).unwrap()
+    }),
+    Case::new("CosineLRScheduler(t_initial=10, lr_min=0.01)", || fourteen(&Cosine::to(0.1).over(10))),
+    Case::new("CosineLRScheduler(…, warmup_t=3, warmup_lr_init=0.001, warmup_prefix=True)", || {
+        fourteen(&Cosine::to(0.1).over(10).warm_up(3).starting_at(0.01))
+    }),
+    Case::new("CosineLRScheduler(…, warmup_t=3, warmup_lr_init=0.001)", || {
+        fourteen(&Cosine::to(0.1).over(10).warm_up(3).starting_at(0.01))
+    })
+    .advised(|| {
+        fourteen(&|step: u64| match step {
+            0..3 => 0.01 + 0.33 * step as f64,
+            step => Cosine::to(0.1).over(10).factor(step, None).unwrap(),
+        })
+    }),
+    Case::new("CosineLRScheduler(…, k_decay=2.0)", || fourteen(&Cosine::to(0.1).over(10))).advised(|| {
+        fourteen(&|step: u64| {
+            let done = (step as f64 / 10.0).min(1.0);
+            0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done * done).cos())
+        })
+    }),
+    Case::new("SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)", || fourteen(&Cosine::to(0.1).over(5))),
 ];
 
 /// PyTorch's initial weights of a layer whose outputs depend on `inputs` numbers.
@@ -177,4 +209,26 @@ fn classified(smoothing: f64, by_hook: bool) -> Series {
     });
     program.fit_on(loader(labeled(0, 20), 4), None);
     program.seen()
+}
+
+/// Continues a run of a loop that PyTorch began.
+fn state_of(name: &str, program: Program, names: &[&str]) -> Series {
+    let file = &*written(&format!("{name}.pt"));
+    continued(program, "", (file, &["model"]), (file, &["optimizer"]), names)
+}
+
+/// Continues a run in which the biases were frozen.
+fn muon() -> Series {
+    let biases = Group::from(AdamW::new(0.01)).frozen(true);
+    let program = Program::new(Muon::new(0.01).group("*.bias", biases), |b| b);
+    let mut seen = state_of("Muon", program, &["fc1.weight", "fc2.weight"]);
+    // One rate for each of the two groups.
+    seen.insert("rates", seen["rates"].iter().step_by(2).copied().collect());
+    seen
+}
+
+/// Returns the first rates of a schedule.
+fn fourteen(schedule: &impl Schedule) -> Series {
+    let rates = (0..14).map(|step| 0.1 * schedule.factor(step, None).unwrap()).collect();
+    with(Series::new(), "rates", rates)
 }

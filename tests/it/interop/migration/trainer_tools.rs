@@ -7,7 +7,7 @@ use trainer::prelude::*;
 use trainer::schedule::{Cosine, StepDecay};
 
 use super::program::*;
-use super::{Case, Series};
+use super::{Case, Series, written};
 use crate::support::scratch;
 
 pub(super) const CASES: &[Case] = &[
@@ -71,4 +71,15 @@ pub(super) const CASES: &[Case] = &[
         let seen: Series = Program::new(sgd(), |b| b.epochs(4).hook(keep)).fit();
         with(seen, "epochs", kept(&folder, 5))
     }),
+    Case::new("checkpoint_step_10.pt", || {
+        both(checkpoint("adamw", adamw_of_both()), checkpoint("sgd", sgd_of_both()))
+    }),
+    Case::new("CheckpointHook(resume_path=…)", || resumed(sgd)),
+    Case::new("torch.rand", draws_continue),
 ];
+
+/// Continues a run from a `.pt` file.
+fn checkpoint(name: &str, optimizer: impl Optimizer + 'static) -> Series {
+    let file = &*written(&format!("trainer-tools-{name}.pt"));
+    continued(Program::new(optimizer, |b| b), "", (file, &["model"]), (file, &["opt"]), &NAMES)
+}
