@@ -512,23 +512,25 @@ char* trainer_exchange_new(World* world, at::Tensor** params, const int32_t* own
     it->rank = world->rank;
     it->size = world->size;
     it->bucket_bytes = bucket_bytes;
-    std::vector<size_t> by;
+    std::vector<int64_t> by;
     for (size_t i = 0; i < count; i++) {
       it->parameters.emplace_back();
       it->parameters.back().tensor = *params[i];
       it->parameters.back().owner = owners[i];
-      by.push_back(count - 1 - i);
+      by.push_back(static_cast<int64_t>(i));
     }
     it->divide(by);
     *made = it.release();
   });
 }
 
-// Begins a backward pass. With `has_sums`, the gradients that exist are the sums of earlier passes.
-// Without `has_rows`, those of this rank are 0 and do not count. Without `may_wait`, no gradient
-// waits for another rank before the pass has ended.
-char* trainer_exchange_begin(Exchange* it, bool has_sums, bool has_rows, bool may_wait) {
-  return guarded([&] { it->begin(has_sums, has_rows, may_wait); });
+// Begins the backward pass of a loss, or without one that of the gradients that exist. With
+// `has_sums`, these are the sums of earlier passes. Without `has_rows`, those of this rank are 0
+// and do not count. Without `may_wait`, no gradient waits for another rank before the pass has
+// ended.
+char* trainer_exchange_begin(World* world, Exchange* it, const at::Tensor* loss, bool has_sums, bool has_rows,
+                             bool may_wait) {
+  return guarded([&] { it->begin(world->group(kData), loss, has_sums, has_rows, may_wait); });
 }
 
 // Notes that the gradient of a parameter has been accumulated in the pass that has begun.

@@ -5,11 +5,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <map>
-#include <string>
+#include <numeric>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -49,17 +53,17 @@ struct Exchange {
   std::vector<Parameter> parameters;
   std::vector<Bucket> buckets;
   std::vector<std::vector<size_t>> buckets_of;  // of each parameter
-  std::vector<size_t> order;                    // in which the gradients of this pass became ready
-  bool is_ordered = false;                      // whether the buckets are in such an order
+  bool is_ordered = false;                      // whether the buckets are in the order of a pass
   bool has_rows = true, may_wait = true;
-  size_t next = 0;     // the next bucket to send
-  size_t landing = 0;  // the bucket in flight
+  size_t computed = 0;  // the gradients that this pass has computed
+  size_t next = 0;      // the next bucket to send
+  size_t landing = 0;   // the bucket in flight
   at::Tensor flat, got;
   c10::intrusive_ptr<c10d::Work> work;
 
   // Divides the gradients into buckets. No rank receives many more bytes in one of them than it
   // sends.
-  void divide(const std::vector<size_t>& by) {
+  void divide(const std::vector<int64_t>& by) {
     buckets.clear();
     buckets_of.assign(parameters.size(), {});
     std::map<at::ScalarType, Bucket> open;
@@ -102,9 +106,51 @@ struct Exchange {
     return same.copy_(tensor).as_strided({tensor.numel()}, {1});
   }
 
-  // Begins a pass. With `has_sums`, the gradients that exist are sums of earlier passes.
-  void begin(bool has_sums, bool with_rows, bool waits) {
+  // Returns the order in which the backward pass of the loss of rank 0 completes the gradients, so
+  // that those of a bucket become ready together: libtorch runs the operators from the last one to
+  // the first, and the first one that uses a parameter completes its gradient. The parameters that
+  // the loss does not depend on are the last.
+  std::vector<int64_t> order_of(const Group& group, const at::Tensor& loss) const {
+    using torch::autograd::Node;
+    std::unordered_map<const at::TensorImpl*, size_t> numbers;
+    for (size_t nth = 0; nth < parameters.size(); nth++) numbers[parameters[nth].tensor.unsafeGetTensorImpl()] = nth;
+    std::vector<int64_t> first(parameters.size(), -1);
+    std::vector<Node*> open;
+    if (loss.grad_fn()) open.push_back(loss.grad_fn().get());
+    std::unordered_set<Node*> known(open.begin(), open.end());
+    while (!open.empty()) {
+      Node* node = open.back();
+      open.pop_back();
+      for (const auto& edge : node->next_edges()) {
+        const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(edge.function.get());
+        const auto found = leaf ? numbers.find(leaf->variable.unsafeGetTensorImpl()) : numbers.end();
+        if (found != numbers.end()) {
+          auto& use = first[found->second];
+          const auto at = static_cast<int64_t>(node->sequence_nr());
+          use = use < 0 ? at : std::min(use, at);
+        } else if (edge.function && known.insert(edge.function.get()).second) {
+          open.push_back(edge.function.get());
+        }
+      }
+    }
+    std::vector<int64_t> order(parameters.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](auto one, auto other) { return first[one] > first[other]; });
+    std::vector<at::Tensor> list{at::tensor(order, at::kLong)};
+    group->broadcast(list)->wait();
+    const auto* of_main = list[0].const_data_ptr<int64_t>();
+    return {of_main, of_main + order.size()};
+  }
+
+  // Begins the pass of a loss, or without one that of the gradients that exist. With `has_sums`,
+  // these are sums of earlier passes.
+  void begin(const Group& group, const at::Tensor* loss, bool has_sums, bool with_rows, bool waits) {
+    at::NoGradGuard guard;
     abandon();
+    if (loss && !is_ordered) {
+      divide(order_of(group, *loss));
+      is_ordered = true;
+    }
     has_rows = with_rows;
     may_wait = waits;
     for (auto& bucket : buckets) bucket.pending = bucket.slices.size();
@@ -117,7 +163,7 @@ struct Exchange {
     at::NoGradGuard guard;
     TORCH_CHECK(!parameters[nth].is_ready, "the gradient of a parameter was computed twice in one backward pass, after it was sent");
     parameters[nth].is_ready = true;
-    order.push_back(nth);
+    computed++;
     for (auto bucket : buckets_of[nth]) buckets[bucket].pending--;
     send(group, false);
   }
@@ -206,28 +252,7 @@ struct Exchange {
     send(group, true);
     land();
     for (auto& it : parameters) it.tensor.mutable_grad() = std::exchange(it.before, at::Tensor());
-    const auto computed = order.size();
-    if (!is_ordered) agree(group);
     return computed;
-  }
-
-  // Divides the gradients in the order in which rank 0 has computed them, so that those of a bucket
-  // become ready together.
-  void agree(const Group& group) {
-    std::vector<int64_t> numbers{has_rows && !order.empty()};
-    std::vector<bool> is_in(parameters.size());
-    for (auto nth : order) {
-      numbers.push_back(static_cast<int64_t>(nth));
-      is_in[nth] = true;
-    }
-    for (size_t nth = 0; nth < parameters.size(); nth++)
-      if (!is_in[nth]) numbers.push_back(static_cast<int64_t>(nth));
-    std::vector<at::Tensor> list{at::tensor(numbers, at::kLong)};
-    group->broadcast(list)->wait();
-    const auto* of_main = list[0].const_data_ptr<int64_t>();
-    if (of_main[0] == 0) return;
-    divide(std::vector<size_t>(of_main + 1, of_main + numbers.size()));
-    is_ordered = true;
   }
 
   // Forgets the pass. What is in flight keeps its own memory.
@@ -235,8 +260,7 @@ struct Exchange {
     work.reset();
     flat.reset();
     got.reset();
-    order.clear();
-    next = 0;
+    computed = next = 0;
     for (auto& it : parameters) {
       it.is_ready = false;
       it.before.reset();

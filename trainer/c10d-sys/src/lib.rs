@@ -96,7 +96,9 @@ unsafe extern "C" {
         made: *mut *mut c_void,
     ) -> *mut c_char;
     pub fn trainer_exchange_begin(
+        world: *mut c_void,
         it: *mut c_void,
+        loss: *const C_tensor,
         has_sums: bool,
         has_rows: bool,
         may_wait: bool,

@@ -110,25 +110,31 @@ impl Exchange {
         world.links.as_ref().is_some_and(|links| Arc::ptr_eq(&links.shared, &self.inner.links.shared))
     }
 
-    /// Runs a backward pass, whose gradients are exchanged, together with those that this rank has
-    /// computed before. Without `has_rows`, those of this rank do not count. Returns the number of
+    /// Runs the backward pass of a loss, or without one only ends an earlier pass. The gradients are
+    /// exchanged, together with those that this rank has computed before. Without `has_rows`, those of this rank do not count. Returns the number of
     /// gradients that the pass has computed on this rank.
     ///
     /// # Errors
     ///
     /// Returns the error of the pass, or an error if another rank failed, died or did not run the
     /// pass within the timeout. The gradients are then incomplete.
-    pub(crate) fn during(&self, has_rows: bool, pass: &mut dyn FnMut() -> Result<()>) -> Result<usize> {
+    pub(crate) fn during(
+        &self,
+        loss: Option<&Tensor>,
+        has_rows: bool,
+        pass: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<usize> {
         let Inner { raw, links, held } = &*self.inner;
         links.check_allowed(REDUCTION)?;
         let watch = &links.shared.watch;
         let has_sums = held.is_share();
         // A layer whose backward pass is a collective waits for the other ranks: if a gradient did
         // so too, two ranks could wait for each other.
-        raw.begin(has_sums, has_rows, !current::has_outputs())?;
+        let may_wait = !current::has_outputs();
         watch.begin_backward(REDUCTION);
+        let begun = raw.begin(loss, has_sums, has_rows, may_wait);
         held.set(EXCHANGING);
-        let done = pass().and_then(|()| raw.finish());
+        let done = begun.and_then(|()| pass()).and_then(|()| raw.finish());
         match done {
             Ok(computed) => {
                 held.set(SHARE);

@@ -443,9 +443,19 @@ impl RawExchange {
         Ok(RawExchange { it, group: group.clone() })
     }
 
-    pub(crate) fn begin(&self, has_sums: bool, has_rows: bool, may_wait: bool) -> Result<()> {
-        // SAFETY: the handle is alive.
-        self.group.with(|_| unsafe { trainer_exchange_begin(self.it, has_sums, has_rows, may_wait) })
+    /// Begins the pass of a loss, or without one that of the gradients that exist.
+    pub(crate) fn begin(
+        &self,
+        loss: Option<&Tensor>,
+        has_sums: bool,
+        has_rows: bool,
+        may_wait: bool,
+    ) -> Result<()> {
+        let loss = loss.map_or(std::ptr::null(), |loss| loss.as_ptr());
+        // SAFETY: the handles are alive.
+        self.group.with(|world| unsafe {
+            trainer_exchange_begin(world, self.it, loss, has_sums, has_rows, may_wait)
+        })
     }
 
     /// Notes that the gradient of the parameter with this index, which must exist, is there.

@@ -561,15 +561,17 @@ fn call_world(called: &mut BTreeSet<String>) {
             trainer_exchange_new(world, of_params.as_ptr(), [0].as_ptr(), 1, bytes, &raw mut exchange)
         ));
         for (has_sums, expected) in [(false, 2.0), (true, 4.0)] {
-            succeeds(call!(called, trainer_exchange_begin(exchange, has_sums, true, true)));
-            params[0].square().sum(Kind::Float).backward();
+            let loss = params[0].square().sum(Kind::Float);
+            let of_loss = loss.as_ptr();
+            succeeds(call!(called, trainer_exchange_begin(world, exchange, of_loss, has_sums, true, true)));
+            loss.backward();
             succeeds(call!(called, trainer_exchange_ready(world, exchange, 0)));
             fails(call!(called, trainer_exchange_ready(world, exchange, 0)), "twice");
             let mut computed = 0;
             succeeds(call!(called, trainer_exchange_finish(world, exchange, &raw mut computed)));
             assert_eq!((computed, params[0].grad()), (1, Tensor::full([3], expected, FLOAT)));
         }
-        succeeds(call!(called, trainer_exchange_begin(exchange, true, true, true)));
+        succeeds(call!(called, trainer_exchange_begin(world, exchange, null(), true, true, true)));
         succeeds(call!(called, trainer_exchange_abandon(exchange)));
         assert!(!params[0].grad().defined());
         call!(called, trainer_exchange_free(exchange));

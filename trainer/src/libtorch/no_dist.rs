@@ -191,7 +191,7 @@ impl RawExchange {
         match *group {}
     }
 
-    pub(crate) fn begin(&self, _: bool, _: bool, _: bool) -> Result<()> {
+    pub(crate) fn begin(&self, _: Option<&Tensor>, _: bool, _: bool, _: bool) -> Result<()> {
         match *self {}
     }
 

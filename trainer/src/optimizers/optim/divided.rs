@@ -115,19 +115,24 @@ impl DividedGradients {
         self.owner_of(parameter) == Some(self.share.rank)
     }
 
-    /// Runs a backward pass and divides its gradients.
+    /// Runs the backward pass of a loss and divides its gradients.
     ///
     /// # Errors
     ///
     /// Returns the error of the pass, or an error if it computes no gradient on this rank or if the
     /// other ranks cannot be reached.
-    pub(crate) fn backward(&self, pass: PassPlan, run: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    pub(crate) fn backward(
+        &self,
+        loss: &Tensor,
+        pass: PassPlan,
+        run: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         if self.once_per_window && !pass.is_last && !self.are_divided() {
             world_of(self.share)?;
             self.has_rows.set(self.has_rows.get() | pass.has_rows);
             return run();
         }
-        if self.exchange(pass.has_rows, run)? == 0 {
+        if self.exchange(Some(loss), pass.has_rows, run)? == 0 {
             return Err(Error::usage(
                 "no parameter of the optimizer has a gradient in this backward pass: check that the network was built on the \
                  task's `VarStore`, and that the loss depends on a parameter that is trained",
@@ -142,10 +147,15 @@ impl DividedGradients {
     ///
     /// Returns an error if the other ranks cannot be reached.
     pub(crate) fn complete(&self) -> Result<()> {
-        if self.are_divided() { Ok(()) } else { self.exchange(true, &mut || Ok(())).map(drop) }
+        if self.are_divided() { Ok(()) } else { self.exchange(None, true, &mut || Ok(())).map(drop) }
     }
 
-    fn exchange(&self, has_rows: bool, run: &mut dyn FnMut() -> Result<()>) -> Result<usize> {
+    fn exchange(
+        &self,
+        loss: Option<&Tensor>,
+        has_rows: bool,
+        run: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<usize> {
         let world = world_of(self.share)?;
         let mut exchange = self.exchange.borrow_mut();
         let mut exchanged = self.exchanged.borrow_mut();
@@ -164,7 +174,7 @@ impl DividedGradients {
         }
         let Some(exchange) = &*exchange else { return Ok(0) }; // one rank only: nothing is divided
         let has_rows = self.has_rows.take() | has_rows;
-        exchange.during(has_rows, run)
+        exchange.during(loss, has_rows, run)
     }
 
     /// Returns the norm of the gradients of all ranks as one vector, given that of this rank's

@@ -159,7 +159,7 @@ impl Optimizers {
     pub(crate) fn backward(&self, loss: &Tensor, pass: PassPlan) -> Result<()> {
         let mut run = || libtorch::backward(loss, self.current_parameters());
         match self.divided() {
-            Some(divided) => divided.backward(pass, &mut run),
+            Some(divided) => divided.backward(loss, pass, &mut run),
             None => run(),
         }
     }
