@@ -41,7 +41,11 @@ impl Net {
     /// Creates a network whose weights differ between ranks until those of rank 0 are broadcast.
     pub(crate) fn new(scene: &Scene) -> Self {
         let mut vars = nn::VarStore::new(Device::Cpu);
-        let kind = if scene.is("bf16") { Kind::Float } else { Kind::Double };
+        let kind = match () {
+            () if scene.is("bf16") || scene.is("f32") => Kind::Float,
+            () if scene.is("bf16_weights") => Kind::BFloat16,
+            () => Kind::Double,
+        };
         vars.set_kind(kind);
         let left = nn::linear(vars.root() / "left", 4, 8, Default::default()).named(vars.root() / "left");
         if scene.is_here("other_model") {
