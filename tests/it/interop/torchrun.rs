@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
-use trainer::hooks::Checkpoint;
+use trainer::hooks::{ActivationCheckpointing, Checkpoint, Ema};
 use trainer::optim::Sharded;
 use trainer::prelude::*;
 
@@ -64,8 +64,8 @@ fn note(path: PathBuf, what: impl Into<String>) {
     fs::write(path, serde_json::to_string(&Event { at, what: what.into() }).unwrap()).unwrap();
 }
 
-/// A run of 600 steps with dropout, a sharded optimizer, a checkpoint after every ten, in the
-/// background if the seed is odd, and the mishap that the environment describes.
+/// A run of 200 steps, each over three batches, with dropout, divided gradients, a checkpoint after
+/// every four, in the background if the seed is odd, and the mishap that the environment describes.
 #[test]
 #[ignore = "run by the other tests under torchrun"]
 fn trains_until_a_mishap() {
@@ -89,7 +89,7 @@ fn trains_until_a_mishap() {
     tch::manual_seed(1);
     let vars = nn::VarStore::new(Device::Cpu);
     let net = nn::seq_t()
-        .add(nn::linear(vars.root() / "fc1", 4, 32, Default::default()))
+        .add(nn::linear(vars.root() / "fc1", 4, 32, Default::default()).named(vars.root() / "fc1"))
         .add_fn_t(|hidden, train| hidden.relu().dropout(0.2, train))
         .add(nn::linear(vars.root() / "fc2", 32, 3, Default::default()));
     let task = Supervised::new(vars, net, |logits: &Tensor, labels: &Tensor| {
@@ -113,9 +113,13 @@ fn trains_until_a_mishap() {
     let kill_in_save = kill.clone();
     let mut will_be_killed_in_save = will_be_killed && is_in_save;
     will_be_killed &= !is_in_save;
-    let checkpoint = Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(10));
+    let checkpoint = Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(4));
     let mut trainer = Trainer::builder(task)
-        .optimizer(Sharded::new(AdamW::new(1e-2)))
+        .optimizer(Sharded::new(AdamW::new(1e-2)).gradients(true))
+        .accumulate(3)
+        .clip_grad_norm(0.5)
+        .hook(Ema::new(0.9))
+        .hook(ActivationCheckpointing::new("fc1"))
         .discover(Discover::None)
         .epochs(100)
         .seed(7)
