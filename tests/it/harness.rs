@@ -2,10 +2,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use trainer::hooks::Checkpoint;
 use trainer::prelude::*;
 use trainer::testing::Harness;
 
 use crate::model;
+use crate::support::scratch;
 
 /// Counts the optimizer steps, and records whether `teardown` fired.
 #[derive(Default)]
@@ -113,6 +115,19 @@ fn a_failing_closure_fails_the_run_as_a_hook_does() {
     assert_eq!((steps.taken, steps.is_torn_down), (2, true));
     let error = Harness::small().at(|_: &mut Cx<AfterLoss>| Err::<(), _>(Error::msg("refused"))).unwrap_err();
     assert!(error.to_string().ends_with("failed at after_loss, epoch 0, batch 0: refused"), "{error}");
+}
+
+#[test]
+fn a_harness_resumes_a_run_that_another_one_has_cancelled() {
+    let folder = scratch("harness-resume");
+    let harness = || {
+        let checkpoint = Checkpoint::new(&folder);
+        Harness::small().hook(checkpoint).configure(|builder| builder.resume(Resume::Auto))
+    };
+    assert!(harness().cancel_after(3).run().unwrap().error().is_cancelled());
+    let resumed = harness().run().unwrap();
+    assert_eq!(resumed.summary().counters.batches_seen, 4);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub(super) struct Check<'a> {
     pub(super) moment: &'static MomentInfo,
     row: Index,
     place: &'static Location<'static>,
+    observes: bool,
     call: Shim,
     closure: Closure<'a>,
 }
@@ -50,7 +51,12 @@ impl<'a> Check<'a> {
             MomentKind::Operation => Shim::Around(|run, slot, rest| call(run, slot, Some(rest))),
             _ => Shim::Point(|run, slot| call(run, slot, None)),
         };
-        Check { moment: M::INFO, row: M::index, place, call, closure: Box::new(closure) }
+        Check { moment: M::INFO, row: M::index, place, observes: false, call, closure: Box::new(closure) }
+    }
+
+    /// Declares that the closure leaves the run as it is, so that a run without it can resume.
+    pub(super) fn observing(self) -> Self {
+        Check { observes: true, ..self }
     }
 }
 
@@ -87,7 +93,7 @@ impl<'a> Checks<'a> {
         static HARNESSES: AtomicU64 = AtomicU64::new(0);
         let harness = HARNESSES.fetch_add(1, Ordering::Relaxed);
         let mut running = Vec::new();
-        for (index, Check { moment, row, place, call, closure }) in checks.into_iter().enumerate() {
+        for (index, Check { moment, row, place, observes, call, closure }) in checks.into_iter().enumerate() {
             let name = if index == 0 { "harness".to_owned() } else { format!("harness #{}", index + 1) };
             let definition = HookDef {
                 origin: Origin::closure(name, place, "A closure of a test"),
@@ -101,7 +107,7 @@ impl<'a> Checks<'a> {
                 of: &[],
                 selected: None,
                 main_only: false,
-                observes: false,
+                observes,
                 writes: false,
                 may_fail: false,
                 trial: None,

@@ -225,7 +225,7 @@ impl<'a, T: Task> Harness<'a, T> {
     }
 
     /// Cancels the run after `batches` batches of its entry point, not counting validation within
-    /// `fit`.
+    /// `fit`. If it has saved a checkpoint, a harness without this call resumes from it.
     #[track_caller]
     pub fn cancel_after(mut self, batches: u64) -> Self {
         self.cancel_after = Some((batches, Location::caller()));
@@ -427,9 +427,9 @@ fn cancelling<'a>(
         Ok(())
     };
     if phase == Phase::Predict {
-        Check::new::<AfterPredictStep>(place, call)
+        Check::new::<AfterPredictStep>(place, call).observing()
     } else {
-        Check::new::<AfterStep>(place, call)
+        Check::new::<AfterStep>(place, call).observing()
     }
 }
 
