@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use serde_json::json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use trainer_files::{folder_of, metadata, read_text};
+use trainer_files::{folder_of, in_file, is_folder, metadata, read_text};
 
 use crate::output::{BAD, Failure, GOOD, Output};
 
@@ -42,6 +42,9 @@ impl Finding {
 
 /// Looks at this machine from a folder. The exit status is 1 if something is wrong.
 pub(crate) fn run(folder: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
+    if !folder.canonicalize().is_ok_and(|folder| is_folder(&folder)) {
+        return Err(in_file(folder, "this is not a folder: name that of the project").into());
+    }
     let findings = [rust(), compiler(), libtorch(folder)?, gpu(), disk(folder), files(), launchers()];
     for Finding { what, found, remedy } in &findings {
         if out.is_json() {
@@ -82,13 +85,16 @@ fn rust() -> Finding {
 }
 
 fn compiler() -> Finding {
-    let program = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let line = first_line(&program, &["--version"]);
+    let command = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    // As in `CXX="ccache g++"`.
+    let mut words = command.split_whitespace().chain(["--version"]);
+    let program = words.next().unwrap_or_default();
+    let line = first_line(program, &words.collect::<Vec<_>>());
     let remedy = line.is_none().then(|| {
         "install one, on Debian and Ubuntu with `sudo apt install g++`, or name it in the variable `CXX`"
             .to_owned()
     });
-    Finding::new("C++ compiler", line.unwrap_or_else(|| format!("`{program}` cannot be started")), remedy)
+    Finding::new("C++ compiler", line.unwrap_or_else(|| format!("`{command} --version` fails")), remedy)
 }
 
 /// Returns the folder of libtorch, and where it is named: the environment, or a file of cargo for
@@ -97,11 +103,14 @@ fn named_libtorch(folder: &Path) -> Result<Option<(PathBuf, String)>, Failure> {
     if let Some(libtorch) = std::env::var_os("LIBTORCH") {
         return Ok(Some((libtorch.into(), "the variable LIBTORCH".to_owned())));
     }
-    let of_folders = folder.ancestors().map(|above| above.join(".cargo/config.toml"));
-    let home = std::env::var_os("CARGO_HOME").map(|home| Path::new(&home).join("config.toml"));
-    for file in of_folders.chain(home) {
-        if let Some(named) = named_in(&file, INCLUDED)? {
-            return Ok(Some(named));
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    for folder in folder.ancestors().map(|above| above.join(".cargo")).chain(home) {
+        // cargo still reads the first name, which it had before the second.
+        for name in ["config", "config.toml"] {
+            if let Some(named) = named_in(&folder.join(name), INCLUDED)? {
+                return Ok(Some(named));
+            }
         }
     }
     Ok(None)
@@ -146,19 +155,46 @@ fn field<'v, 't>(value: &'v DeValue<'t>, name: &str) -> Option<&'v DeValue<'t>> 
 fn libtorch(folder: &Path) -> Result<Finding, Failure> {
     const GET: &str = "run `trainer libtorch`, and name the folder that it prints in the variable LIBTORCH or in \
                        `.cargo/config.toml`";
-    let Some((path, named)) = named_libtorch(folder)? else {
-        return Ok(Finding::new("libtorch", "named nowhere", Some(GET.to_owned())));
-    };
-    let found = format!("{}, named by {named}", path.display());
-    let file = path.join("build-version");
-    if metadata(&file)?.is_none() {
-        return Ok(Finding::new("libtorch", format!("no `build-version` in {found}"), Some(GET.to_owned())));
-    }
-    let version = read_text(&file)?.trim().to_owned();
     let needed = crate::libtorch::version();
-    let is_right = version.split('+').next() == Some(&needed);
-    let remedy = (!is_right).then(|| format!("version {needed} is needed: {GET}"));
-    Ok(Finding::new("libtorch", format!("{version} in {found}"), remedy))
+    let wrong = |found, remedy| Ok(Finding::new("libtorch", found, Some(remedy)));
+    let checked = |version: &str, found: String, remedy: &str| {
+        let is_right = version.split('+').next() == Some(&needed);
+        let remedy = (!is_right).then(|| format!("version {needed} is needed: {remedy}"));
+        Ok(Finding::new("libtorch", format!("{version} {found}"), remedy))
+    };
+    if std::env::var_os("LIBTORCH_USE_PYTORCH").is_some() {
+        // The build script of tch looks for it in the same way.
+        let python = if std::env::var_os("VIRTUAL_ENV").is_some() { "python" } else { "python3" };
+        let found = format!("of PyTorch for `{python}`, named by the variable LIBTORCH_USE_PYTORCH");
+        let install = format!("run `{python} -m pip install torch=={needed}`");
+        return match first_line(python, &["-c", "import torch; print(torch.__version__)"]) {
+            Some(version) => checked(&version, found, &install),
+            None => wrong(format!("no libtorch {found}"), install),
+        };
+    }
+    let Some((path, named)) = named_libtorch(folder)? else {
+        return wrong("named nowhere".to_owned(), GET.to_owned());
+    };
+    let found = format!("in {}, named by {named}", path.display());
+    if !path.is_absolute() {
+        let found = format!("`{}` is no absolute path, named by {named}", path.display());
+        return wrong(found, GET.to_owned());
+    }
+    for file in ["build-version", "include/ATen/ATen.h", library()] {
+        if metadata(&path.join(file))?.is_none() {
+            return wrong(format!("no `{file}` {found}"), GET.to_owned());
+        }
+    }
+    checked(read_text(&path.join("build-version"))?.trim(), found, GET)
+}
+
+/// The library that every build has.
+fn library() -> &'static str {
+    match std::env::consts::OS {
+        "windows" => "lib/torch_cpu.dll",
+        "macos" => "lib/libtorch_cpu.dylib",
+        _ => "lib/libtorch_cpu.so",
+    }
 }
 
 /// A machine without a GPU is not wrong.

@@ -78,6 +78,7 @@ fn the_doctor_names_what_is_wrong_and_how_to_mend_it() {
             command.env_remove(launcher);
         }
         command.env_remove("LIBTORCH").env_remove("CARGO_HOME").env_remove("TORCHELASTIC_RUN_ID");
+        command.env_remove("LIBTORCH_USE_PYTORCH").env("HOME", scratch.0.join("home"));
         for (name, value) in changes {
             match value {
                 Some(value) => command.env(name, value),
@@ -101,25 +102,56 @@ fn the_doctor_names_what_is_wrong_and_how_to_mend_it() {
     let (found, remedy) = finding(&doctor(".", &[]), "libtorch");
     assert_eq!(found, "named nowhere");
     assert!(remedy.starts_with("run `trainer libtorch`"), "{remedy}");
-    scratch.write("right/libtorch/build-version", "2.13.0+cpu\n");
+    for (folder, version) in [("right", "2.13.0+cpu\n"), ("wrong", "2.4.0\n"), ("half", "2.13.0\n")] {
+        scratch.write(&format!("{folder}/libtorch/build-version"), version);
+        scratch.write(&format!("{folder}/libtorch/include/ATen/ATen.h"), "");
+    }
+    for folder in ["right", "wrong"] {
+        for library in ["libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"] {
+            scratch.write(&format!("{folder}/libtorch/lib/{library}"), "");
+        }
+    }
     scratch.write("right/.cargo/config.toml", "include = [{ path = \"more.toml\", optional = true }]\n");
     scratch.write("right/.cargo/more.toml", "[env]\nLIBTORCH = { value = \"libtorch\", relative = true }\n");
     scratch.write("right/inside/Cargo.toml", "");
     let (found, remedy) = finding(&doctor("right/inside", &[]), "libtorch");
     assert!(found.starts_with("2.13.0+cpu in ") && remedy.is_empty(), "{found} {remedy}");
-    scratch.write("wrong/libtorch/build-version", "2.4.0\n");
-    let libtorch = scratch.0.join("wrong/libtorch");
-    let (found, remedy) = finding(&doctor(".", &[("LIBTORCH", libtorch.to_str())]), "libtorch");
+    let right = format!("[env]\nLIBTORCH = {:?}\n", scratch.0.join("right/libtorch"));
+    scratch.write("old/.cargo/config", &right); // without `.toml`, as before 2020
+    let (found, _) = finding(&doctor("old", &[]), "libtorch");
+    assert!(found.ends_with("old/.cargo/config"), "{found}");
+    for (name, found, remedy) in [
+        ("wrong/libtorch", "2.4.0 in ", "version 2.13.0 is needed"),
+        ("half/libtorch", "no `lib/", "run `trainer libtorch`"),
+        ("nothing", "no `build-version` in ", "run `trainer libtorch`"),
+    ] {
+        let libtorch = scratch.0.join(name);
+        let (is_found, does) = finding(&doctor(".", &[("LIBTORCH", libtorch.to_str())]), "libtorch");
+        assert!(is_found.starts_with(found) && does.starts_with(remedy), "{is_found} {does}");
+    }
+    for relative in ["", "right/libtorch"] {
+        let (found, remedy) = finding(&doctor(".", &[("LIBTORCH", Some(relative))]), "libtorch");
+        assert!(found.contains("is no absolute path") && remedy.starts_with("run "), "{found} {remedy}");
+    }
+    scratch.write("home/.cargo/config.toml", &right);
+    let (found, _) = finding(&doctor(".", &[]), "libtorch");
+    assert!(found.ends_with("home/.cargo/config.toml"), "{found}");
+    // Python is not there.
+    let python = [("LIBTORCH_USE_PYTORCH", Some("1")), ("PATH", Some("/nowhere"))];
+    let (found, remedy) = finding(&doctor(".", &python), "libtorch");
     assert!(
-        found.starts_with("2.4.0 in ") && remedy.starts_with("version 2.13.0 is needed"),
-        "{found} {remedy}"
+        found.contains("no libtorch of PyTorch") && remedy.contains("pip install torch==2.13.0"),
+        "{found}"
     );
+    assert!(scratch.fail(&["doctor", "missing"]).contains("this is not a folder"));
     scratch.write("broken/.cargo/config.toml", "[env\n");
     let output = scratch.command(80, &["doctor", "broken"]).env_remove("LIBTORCH").output().unwrap();
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("config.toml"), "{output:?}");
 
     let (found, remedy) = finding(&doctor(".", &[("CXX", Some("no-such-compiler"))]), "C++ compiler");
     assert!(found.contains("no-such-compiler") && remedy.contains("apt install g++"), "{found} {remedy}");
+    let (_, remedy) = finding(&doctor(".", &[("CXX", Some("env LC_ALL=C rustc"))]), "C++ compiler");
+    assert_eq!(remedy, "", "a variable may have a program before the compiler");
     let (found, remedy) = finding(&doctor(".", &[("PATH", Some("/nowhere"))]), "Rust");
     assert!(found.contains("no `rustc`") && remedy.contains("rustup.rs"), "{found} {remedy}");
     let (found, remedy) = finding(&doctor(".", &[("RANK", Some("0"))]), "launcher");
