@@ -3,7 +3,7 @@
 
 use trainer::data::Sequence;
 
-static SONNETS: &str = include_str!("../data/sonnets.txt");
+static SONNETS: &str = include_str!("../../trainer/cli/src/new/template/gpt/text.txt");
 static PROSE: &str = include_str!("../../README.md");
 
 /// Returns 42 sonnets by William Shakespeare (1609, public domain), split into texts of two lines.

@@ -42,8 +42,11 @@ enum Action {
     New {
         /// The folder to create. Its name is that of the project
         folder: PathBuf,
+        /// What the project trains. Defaults to a small network that classifies points
+        #[arg(long)]
+        template: Option<new::Template>,
         /// The clone of the library that the project uses. Defaults to the one that this command
-        /// was built from
+        /// was built from, or to the registry that it was installed from
         #[arg(long, value_name = "FOLDER")]
         clone: Option<PathBuf>,
     },
@@ -166,7 +169,7 @@ fn main() -> ExitCode {
     let Command { json, action } = Command::parse();
     let mut out = Output::new(json);
     let done = match action {
-        Action::New { folder, clone } => new::run(&folder, clone.as_deref(), &mut out),
+        Action::New { folder, template, clone } => new::run(&folder, template, clone.as_deref(), &mut out),
         #[cfg(feature = "download")]
         Action::Libtorch { cuda, index } => libtorch::run(cuda, &index, &mut out),
         Action::Doctor { folder } => match std::path::absolute(&folder) {
