@@ -97,18 +97,16 @@
 //!
 //! # Installation
 //!
-//! ```toml
-//! [dependencies]
-//! trainer = "0.1"
-//! ```
-//!
-//! The [`prelude`] re-exports `tch`, so a program does not list it as a dependency. libtorch itself
+//! No version has been published yet: a program depends on a clone of the repository, with
+//! `trainer = { path = "…/trainer" }`. The [`prelude`] re-exports `tch`, so a program does not list it as a dependency. libtorch itself
 //! is not part of the crate. Provide it in one of these ways:
 //!
 //! - `export LIBTORCH=<folder>`, the folder with the `include` and `lib` of libtorch 2.13.0;
 //! - `export LIBTORCH_USE_PYTORCH=1`, for the torch 2.13.0 of the `python3` on the `PATH`;
 //! - the feature `download-libtorch`, which makes the build download it;
-//! - `make libtorch` in a clone of the repository, for the programs in its workspace.
+//! - `make libtorch` in a clone of the repository, for the programs in its workspace;
+//! - `trainer libtorch`, for the projects that [`trainer
+//!   new`](guide::getting_started#a-project-in-one-command) writes.
 //!
 //! A build that finds no libtorch fails with "Cannot find a libtorch install". A program that is
 //! started by its path rather than by cargo finds the library through
