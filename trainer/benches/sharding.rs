@@ -1,9 +1,11 @@
-//! Measures what the stages of sharding need on two and four ranks: the memory of tensors, the
-//! bytes that a rank sends, and the processor time of a step.
+//! Measures what the stages of sharding need on two and four ranks, beside PyTorch's DDP and FSDP2:
+//! the memory of tensors, the bytes that a rank sends, and the processor time of a step.
 //!
 //! The program starts itself for each process. The model is a GPT of 84 MB (P), trained with AdamW
 //! in f32 on the CPU with gloo, on 128 tokens a rank. `between` is the memory between two steps,
 //! and `backward` that after a backward pass.
+//!
+//! The comparison with PyTorch needs a Python with torch in `TRAINER_INTEROP` and a C++ compiler.
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
@@ -32,6 +34,8 @@ const LENGTH: i64 = 128;
 const STEPS: u64 = 20;
 /// The steps after which a rank counts what it sends and the time.
 const WARM_UP: u64 = 4;
+/// The rounds in which the contestants take turns.
+const ROUNDS: usize = 3;
 /// The bytes of a tensor that is never written, so that it needs no memory of the machine:
 /// allocated at a moment, it makes that moment the peak.
 const MARK: i64 = 1 << 30;
@@ -170,25 +174,62 @@ fn measure(stage: &str, moment: &str) -> Result<Measured> {
     Ok(*measured)
 }
 
-/// Starts this program in `size` processes, and returns what each has measured.
-fn ranks(size: u32, stage: &str, moment: &str) -> Vec<Measured> {
+/// What trains, and the name that its process gets.
+const CONTESTANTS: [(&str, &str); 6] = [
+    ("stage 0", "0"),
+    ("stage 1", "1"),
+    ("stage 2", "2"),
+    ("PyTorch's DDP", "ddp"),
+    ("FSDP2", "fsdp2"),
+    ("FSDP2, no reshard", "fsdp2-whole"),
+];
+
+/// Returns the Python script, with the interpreter that `TRAINER_INTEROP` names.
+fn script() -> Option<Command> {
+    let mut command = Command::new(std::env::var_os("TRAINER_INTEROP")?);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/sharding.py"));
+    // Python must load its own libtorch, not that of this program.
+    command.env_remove("LD_LIBRARY_PATH");
+    Some(command)
+}
+
+/// Starts `size` processes of a contestant, and returns what each has measured, or `None` if there
+/// is no Python.
+fn ranks(size: u32, stage: &str, moment: &str) -> Option<Vec<Measured>> {
     let meeting = std::env::temp_dir().join(format!("trainer-sharding-{}", std::process::id()));
     let _ = fs::remove_file(&meeting);
+    let address = format!("file://{}", Path::new(&meeting).display());
     let start = |rank: u32| {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.env(SCENE, format!("{stage} {moment}")).stdout(Stdio::piped());
-        command.env("WORLD_SIZE", size.to_string()).env("RANK", rank.to_string());
-        command.env("MASTER_ADDR", format!("file://{}", Path::new(&meeting).display()));
-        command.spawn().expect("this program starts")
+        let mut command = if stage.starts_with(char::is_numeric) {
+            Command::new(std::env::current_exe().expect("this program"))
+        } else {
+            script()?
+        };
+        command.args([stage, moment, &address]).env(SCENE, format!("{stage} {moment}"));
+        command
+            .env("WORLD_SIZE", size.to_string())
+            .env("RANK", rank.to_string())
+            .env("MASTER_ADDR", &address);
+        Some(command.stdout(Stdio::piped()).spawn().expect("the program starts"))
     };
-    let children: Vec<Child> = (0..size).map(start).collect();
+    let children: Vec<Child> = (0..size).map(start).collect::<Option<_>>()?;
     let measured = children.into_iter().map(|child| {
         let output = child.wait_with_output().expect("it ends");
         serde_json::from_slice(&output.stdout).expect("it prints what it has measured")
     });
     let measured = measured.collect();
     let _ = fs::remove_file(&meeting);
-    measured
+    Some(measured)
+}
+
+/// Returns the peak of the fullest rank, in P.
+fn peak(measured: &[Measured]) -> f64 {
+    measured.iter().map(|own| own.peak).max().unwrap_or(0) as f64 / measured[0].parameters as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn main() {
@@ -198,25 +239,40 @@ fn main() {
         println!("{}", serde_json::to_string(&measured).expect("numbers"));
         return;
     }
-    println!("sharding: in P, the bytes of the parameters, on the fullest rank; sent by each rank in a step");
+    match script().map(|mut script| script.arg("compile").status().expect("Python starts").success()) {
+        None => println!("PyTorch: not measured, because TRAINER_INTEROP is not set"),
+        Some(is_compiled) => assert!(is_compiled, "the counter of memory compiles"),
+    }
+    println!(
+        "sharding: in P, the bytes of the parameters, on the fullest rank; sent by each rank in a step; processor \
+         time of a step, and the median of its ratios to stage 1 in the same round"
+    );
     for size in [2, 4] {
-        let mut base = f64::NAN;
-        for stage in ["0", "1", "2"] {
-            let all = ["between", "backward", "peak", "time"].map(|moment| ranks(size, stage, moment));
-            let parameters = all[0][0].parameters as f64;
-            let peak =
-                |nth: usize| all[nth].iter().map(|own| own.peak).max().unwrap_or(0) as f64 / parameters;
-            let mean = |of: fn(&Measured) -> f64| all[3].iter().map(of).sum::<f64>() / f64::from(size);
-            let sent = mean(|own| own.sent as f64) / parameters;
-            let processor = mean(|own| own.processor);
-            base = if stage == "0" { processor } else { base };
+        let mut times = [const { Vec::new() }; CONTESTANTS.len()];
+        for _ in 0..ROUNDS {
+            for ((_, stage), times) in CONTESTANTS.iter().zip(&mut times) {
+                times.extend(ranks(size, stage, "time"));
+            }
+        }
+        for ((name, stage), own) in CONTESTANTS.iter().zip(&times).filter(|(_, times)| !times.is_empty()) {
+            let at = ["between", "backward", "peak"]
+                .map(|moment| ranks(size, stage, moment).map_or(f64::NAN, |measured| peak(&measured)));
+            let mean = |ranks: &Vec<Measured>, of: fn(&Measured) -> f64| {
+                ranks.iter().map(of).sum::<f64>() / f64::from(size)
+            };
+            let processor = |rounds: &[Vec<Measured>]| -> Vec<f64> {
+                rounds.iter().map(|ranks| mean(ranks, |own| own.processor)).collect()
+            };
+            let ratios =
+                processor(own).into_iter().zip(processor(&times[1])).map(|(own, base)| own / base).collect();
             println!(
-                "  N = {size}, stage {stage}: between {:.2}, backward {:.2}, peak {:.2}, sent {sent:.2}, processor {:.1} ms ({:.2} x stage 0)",
-                peak(0),
-                peak(1),
-                peak(2),
-                1e3 * processor,
-                processor / base
+                "  N = {size}, {name:<18} between {:.2}, backward {:.2}, peak {:.2}, sent {:.2}, processor {:6.1} ms ({:.2} x)",
+                at[0],
+                at[1],
+                at[2],
+                mean(&own[0], |own| own.sent as f64 / own.parameters as f64),
+                1e3 * median(processor(own)),
+                median(ratios)
             );
         }
     }
