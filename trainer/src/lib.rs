@@ -98,8 +98,8 @@
 //! # Installation
 //!
 //! No version has been published yet: a program depends on a clone of the repository, with
-//! `trainer = { path = "…/trainer" }`. The [`prelude`] re-exports `tch`, so a program does not list it as a dependency. libtorch itself
-//! is not part of the crate. Provide it in one of these ways:
+//! `trainer = { path = "…/trainer" }`. The [`prelude`] re-exports `tch`, so a program does not list
+//! it as a dependency. libtorch itself is not part of the crate. Provide it in one of these ways:
 //!
 //! - `export LIBTORCH=<folder>`, the folder with the `include` and `lib` of libtorch 2.13.0;
 //! - `export LIBTORCH_USE_PYTORCH=1`, for the torch 2.13.0 of the `python3` on the `PATH`;

@@ -1,7 +1,7 @@
 // Collectives between processes: libtorch's c10d, with gloo on the CPU, and its DDP `Reducer`.
 //
-// As in trainer/sys: tensors are passed as tch's pointers, and a function that can fail returns null
-// on success, or a message that the caller frees with `trainer_free`. No function throws.
+// As in trainer/sys: tensors are passed as tch's pointers, and a function that can fail returns
+// null on success, or a message that the caller frees with `trainer_free`. No function throws.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>

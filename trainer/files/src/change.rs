@@ -27,8 +27,8 @@ const FLUSHED: usize = 1 << 25;
 pub struct Output {
     file: File,
     path: PathBuf,
-    /// Asks the thread of [`while_flushed`](Output::while_flushed) to flush, and the number of bytes
-    /// since it was last asked.
+    /// Asks the thread of [`while_flushed`](Output::while_flushed) to flush, and the number of
+    /// bytes since it was last asked.
     flusher: Option<(SyncSender<()>, usize)>,
 }
 

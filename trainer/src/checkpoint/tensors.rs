@@ -64,7 +64,8 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// The number of bytes that are hashed and written at a time. Meanwhile the disk stores those before.
+/// The number of bytes that are hashed and written at a time. Meanwhile the disk stores those
+/// before.
 const PIECE: usize = 1 << 24;
 
 /// Writes tensors to a new file in the format `safetensors`, and waits until the file is on disk. A

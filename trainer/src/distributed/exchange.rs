@@ -110,9 +110,10 @@ impl Exchange {
         world.links.as_ref().is_some_and(|links| Arc::ptr_eq(&links.shared, &self.inner.links.shared))
     }
 
-    /// Runs the backward pass of a loss, or without one only ends an earlier pass. The gradients are
-    /// exchanged, together with those that this rank has computed before. Without `has_rows`, those of this rank do not count. Returns the number of
-    /// gradients that the pass has computed on this rank.
+    /// Runs the backward pass of a loss, or without one only ends an earlier pass. The gradients
+    /// are exchanged, together with those that this rank has computed before. Without `has_rows`,
+    /// those of this rank do not count. Returns the number of gradients that the pass has computed
+    /// on this rank.
     ///
     /// # Errors
     ///

@@ -65,9 +65,10 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Returns the loss of a batch of weight 0, so that a loss exists for hooks that run at an optimizer
-/// step after this batch. If the ranks train together, the gradients of this loss are 0, but its
-/// backward pass takes part in the reduction over all ranks and in the collectives of layers.
+/// Returns the loss of a batch of weight 0, so that a loss exists for hooks that run at an
+/// optimizer step after this batch. If the ranks train together, the gradients of this loss are 0,
+/// but its backward pass takes part in the reduction over all ranks and in the collectives of
+/// layers.
 #[cold]
 pub(super) fn zero_loss(vars: &Vars, device: Device, is_in_ranks: bool) -> Tensor {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, device));

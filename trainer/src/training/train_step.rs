@@ -286,9 +286,10 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         self.produce_loss(|task, pred, batch| task.eval_loss(pred, batch)).map(drop)
     }
 
-    /// Runs the operation `loss`, checks and logs the loss, if there is one, and fires `after_loss`.
-    /// For a batch of weight 0, there is nothing to compute. The name of the metric is `loss`, or `<operation>/loss` within an operation of
-    /// a custom lifecycle. Returns the sequence number of the loss, for the token to hold.
+    /// Runs the operation `loss`, checks and logs the loss, if there is one, and fires
+    /// `after_loss`. For a batch of weight 0, there is nothing to compute. The name of the metric
+    /// is `loss`, or `<operation>/loss` within an operation of a custom lifecycle. Returns the
+    /// sequence number of the loss, for the token to hold.
     fn produce_loss(
         &mut self,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,

@@ -48,8 +48,8 @@ pub(crate) struct Trial<'r> {
     pub(crate) run: &'r mut Run,
     /// The method that runs the trial, for messages.
     name: &'static str,
-    /// The weight and the number of samples of the next batch over all ranks, if they have agreed on
-    /// it.
+    /// The weight and the number of samples of the next batch over all ranks, if they have agreed
+    /// on it.
     of_ranks: Option<Amount>,
 }
 

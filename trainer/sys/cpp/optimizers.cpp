@@ -182,8 +182,8 @@ std::vector<at::Tensor> descent(const Bucket& bucket, bool maximize, double weig
   return weight_decay == 0 ? grads : at::_foreach_add(grads, bucket.params, weight_decay);
 }
 
-// Moves every singular value of each matrix of a batch close to 1, with Newton–Schulz iterations of
-// Jordan's polynomial. The matrices must be wide or square.
+// Moves every singular value of each matrix of a batch close to 1, with Newton–Schulz iterations
+// of Jordan's polynomial. The matrices must be wide or square.
 at::Tensor orthogonalized(at::Tensor matrices, double eps, int64_t steps) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   matrices.div_(at::linalg_vector_norm(matrices, 2, at::IntArrayRef({1, 2}), /*keepdim=*/true).clamp_min(eps));

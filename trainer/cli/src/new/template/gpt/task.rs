@@ -87,7 +87,8 @@ pub(crate) fn builder(
     Ok(builder.optimizer(AdamW::new(settings.lr)).hook(Perplexity::new()))
 }
 
-/// Returns what the program prints after training: the perplexity, and a text that the model writes.
+/// Returns what the program prints after training: the perplexity, and a text that the model
+/// writes.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The data and the model: noisy images of shapes, and a convolutional network that names the shape.
+//! The data and the model: noisy images of shapes, and a convolutional network that names the
+//! shape.
 //!
 //! For images in files, `trainer::data::ImageFolder` (feature `image`) has a folder for each class.
 
