@@ -143,10 +143,10 @@ fn is_any_due<B: Batch>(
     Ok(false)
 }
 
-/// Validates each loader that is due at this stage of the loop, if the loop [goes on](decide) to,
-/// or resumes these validations at the position of the loop. `steps_before` is the number of
-/// optimizer steps before the batch that just ended. A stop that is requested during one of these
-/// validations takes effect after the last of them.
+/// Validates each loader that is due at this stage of the loop, if the loop [continues](decide).
+/// In a resumed run, continues these validations at the position of the loop. `steps_before` is the
+/// number of optimizer steps before the batch that just ended. A stop that is requested during one
+/// of these validations takes effect after the last of them.
 #[inline]
 pub(super) fn validate<T: Task>(
     run: &mut Run,
